@@ -1,0 +1,1 @@
+"""Redis holds facts: problems, tickets, rollout groups, weight manifests, dynamics, heartbeats."""

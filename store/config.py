@@ -1,0 +1,34 @@
+"""The [store] section of the config."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from store.section import Section
+
+
+class StoreConfig(Section):
+    """Where the facts live and how long a claim on them lasts."""
+
+    url: str | None = Field(None, pattern=r"^rediss?://\S+$")
+    """Redis to use, as redis://[user@]host:port/db or rediss:// for TLS. None: an embedded server in the run folder."""
+
+    password_file: Path | None = None
+    """File whose first line is the password of `url`. Passwords do not belong in a URL, where they are logged."""
+
+    port: int | None = Field(None, ge=1, le=65535)
+    """TCP port of the embedded server on 127.0.0.1. None: any free one."""
+
+    fsync: Literal["everysec", "always"] = "everysec"
+    """When the embedded server's log reaches the disk. `everysec` may lose a second of work if the machine (not just
+    the process) dies; `always` loses nothing and makes each commit wait for the disk."""
+
+    lease_s: float = Field(60.0, gt=0)
+    """Seconds after which a ticket that its actor has not renewed goes to another actor. Actors renew at a third."""
+
+    payload_ttl_s: int = Field(6 * 3600, ge=60)
+    """Seconds after which a payload whose commit never finished is forgotten."""
+
+    patience_s: float = Field(120.0, ge=0)
+    """Seconds for which a client retries a store that does not answer, saying so, before it gives up."""

@@ -1,0 +1,9 @@
+"""The base of every section of the config."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """One table of the TOML file: unknown keys are refused, values are fixed, docstrings are the help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
