@@ -1,0 +1,95 @@
+"""Which problems get a ticket, and how many tickets may be out. Pure: no store, no clock."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.config import AdmissionConfig
+
+
+def ticket_limit(step: int, groups_per_step: int, config: AdmissionConfig) -> int:
+    """Largest issued − refunded once `step` steps are published: ceil((step + max_lag + 1)·B / samples_per_insert).
+
+    >>> ticket_limit(0, 64, AdmissionConfig(max_lag=0))
+    64
+    """
+    return math.ceil((step + config.max_lag + 1) * groups_per_step / config.samples_per_insert)
+
+
+class Admission:
+    """Issues problems in shuffled epochs; one whose gate is closed is skipped, except with the re-test probability.
+
+    Problems are known by their index. Every problem comes up exactly once per epoch, so none starves and none is
+    issued twice before all others had their turn. Problems that join later come up from the next epoch on.
+
+        epoch: [7 2 5 0 …]  ──choose──▶  open: issued   closed: issued with probability retest_floor, else skipped
+               └─ position               at the end: a new shuffle
+    """
+
+    def __init__(self, retest_floor: float, seed: int) -> None:
+        self._retest_floor = retest_floor
+        self._rng = np.random.default_rng([seed, 1])
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._position = 0
+
+    def choose(self, count: int, is_open: NDArray[np.bool_]) -> list[int]:
+        """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
+        chosen: list[int] = []
+        seen = 0
+        while len(chosen) < count and seen < 2 * len(is_open) + count:
+            if self._position == len(self._order):
+                self._order = self._rng.permutation(len(is_open))
+                self._position = 0
+            index = int(self._order[self._position])
+            self._position += 1
+            seen += 1
+            if is_open[index] or self._rng.random() < self._retest_floor:
+                chosen.append(index)
+        return chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "order": self._order.tolist(),
+            "position": self._position,
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_fields("Admission", state, {"order", "position", "rng"})
+        self._order = np.asarray(state["order"], np.int64)
+        self._position = int(state["position"])
+        self._rng.bit_generator.state = state["rng"]
+
+
+class Fruitless:
+    """Counts groups that arrived since the last step, to notice a pool that never fills.
+
+    `over(have)` is true once `limit` batches' worth arrived and fewer than one batch of it can be trained on.
+    """
+
+    def __init__(self, limit: int, groups_per_step: int) -> None:
+        self._enough = limit * groups_per_step
+        self.arrived = 0
+
+    def add(self, groups: int) -> None:
+        self.arrived += groups
+
+    def reset(self) -> None:
+        self.arrived = 0
+
+    @property
+    def over(self) -> bool:
+        return self.arrived >= self._enough
+
+
+def check_fields(owner: str, state: dict[str, Any], fields: set[str]) -> None:
+    """ValueError when a state dict has not exactly these fields."""
+    if set(state) != fields:
+        raise ValueError(f"{owner} state has fields {sorted(state)}, expected {sorted(fields)}")
+
+
+Clock = Callable[[], float]
+"""Seconds, from an arbitrary origin, never going back."""

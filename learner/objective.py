@@ -1,0 +1,166 @@
+"""From log-probs to the loss: the correction for age, the trust region, the normalisation, and what to report.
+
+loss = −Σ_completions w·A Σ_tokens c(ratio)·log π / denominator, where w is the draw weight, ratio = π/μ, and c carries no
+gradient. Denominators are those of the whole step, so that the sum over micro-batches and ranks is the loss.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from learner.batches import TrainGroup
+from learner.config import CorrectionConfig, ObjectiveConfig
+
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped to ±this before exp: e^20 is finite in every dtype in use."""
+
+SUMS = (
+    "loss", "tokens", "missing", "entropy", "ratio", "ratio_squared", "kl",
+    "positive_tokens", "positive_clipped", "negative_tokens", "negative_clipped",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Denominator:
+    """What a step trains on, over all its micro-batches and ranks: completions and completion tokens."""
+
+    completions: int
+    tokens: int
+
+    @classmethod
+    def of(cls, groups: list[TrainGroup]) -> "Denominator":
+        return cls(sum(g.eligible for g in groups), sum(g.eligible_tokens for g in groups))
+
+
+class StepStats:
+    """Sums and maxima over a step's tokens, on the training device, reduced over ranks at its end."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=device)
+        self.ratio_max = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, values: dict[str, Tensor], ratio_max: Tensor) -> None:
+        self.sums += torch.stack([values[name].double() for name in SUMS])
+        self.ratio_max = torch.maximum(self.ratio_max, ratio_max.double())
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the trained tokens. entropy, kl in nats; ess, clip shares and missing_share in [0, 1]."""
+        s = dict(zip(SUMS, self.sums.tolist(), strict=True))
+        tokens = max(s["tokens"], 1.0)
+        return {
+            "loss": s["loss"],
+            "entropy": s["entropy"] / tokens,
+            "ess": s["ratio"] ** 2 / (tokens * s["ratio_squared"]) if s["ratio_squared"] else 1.0,
+            "clip_share_positive": s["positive_clipped"] / max(s["positive_tokens"], 1.0),
+            "clip_share_negative": s["negative_clipped"] / max(s["negative_tokens"], 1.0),
+            "ratio_mean": s["ratio"] / tokens,
+            "ratio_max": float(self.ratio_max),
+            "kl": s["kl"] / tokens,
+            "missing_share": s["missing"] / max(s["tokens"] + s["missing"], 1.0),
+            "trained_tokens": s["tokens"],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Per token, float[N], without gradient: weight on log π (0 where masked), the clamped ratio, present and clipped."""
+
+    weight: Tensor
+    ratio: Tensor
+    present: Tensor
+    clipped: Tensor
+
+
+def correct(
+    logprobs: Tensor, behaviour: Tensor, advantage: Tensor, sample: Tensor, config: CorrectionConfig
+) -> Corrected:
+    """Correction weights (DESIGN §6).
+
+    Args:
+        logprobs: log π, float[N]. behaviour: log μ, float[N]; a non-finite one masks its token, and never enters an exp.
+        advantage: float[S], by completion. sample: int64[N], the completion of each token.
+    """
+    present = torch.isfinite(behaviour)
+    behaviour = behaviour.to(logprobs.dtype)
+    log_ratio = torch.where(present, logprobs.detach() - behaviour, 0.0)
+    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    positive = (advantage >= 0)[sample]
+    weight, dropped = _weight(ratio, log_ratio, positive, sample, len(advantage), config)
+    clipped = dropped
+    if config.trust:
+        clipped = clipped | torch.where(positive, ratio > 1 + config.clip_high, ratio < 1 - config.clip_low)
+    clipped = clipped & present
+    return Corrected(torch.where(present & ~clipped, weight, 0.0), ratio, present, clipped)
+
+
+def _weight(
+    ratio: Tensor, log_ratio: Tensor, positive: Tensor, sample: Tensor, samples: int, config: CorrectionConfig
+) -> tuple[Tensor, Tensor]:
+    """Weight of each token before the trust region, and which ones the correction itself drops."""
+    nothing = torch.zeros_like(positive)
+    if config.kind == "none":
+        return torch.ones_like(ratio), nothing
+    if config.kind in ("topr", "seq_tis", "seq_mis"):
+        sequence = torch.zeros(samples, dtype=ratio.dtype, device=ratio.device).index_add_(0, sample, log_ratio)
+        ratio = sequence.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()[sample]
+    if config.kind == "topr":
+        return torch.where(positive, 1.0, ratio.clamp(max=1.0)), nothing
+    cap = torch.where(positive, config.cap_positive, config.cap_negative).to(ratio.dtype)
+    if config.kind in ("tis", "seq_tis"):
+        return torch.minimum(ratio, cap), nothing
+    return ratio, ratio > cap
+
+
+def policy_loss(
+    logprobs: Tensor,
+    entropy: Tensor,
+    behaviour: Tensor,
+    advantage: Tensor,
+    draw_weight: Tensor,
+    sample: Tensor,
+    denominator: Denominator,
+    objective: ObjectiveConfig,
+    correction: CorrectionConfig,
+    stats: StepStats,
+) -> Tensor:
+    """One micro-batch's share of the step's loss, a scalar; what it saw is added to `stats`.
+
+    logprobs, entropy, behaviour: float[N]; advantage, draw_weight: float[S]; sample: int64[N].
+    """
+    corrected = correct(logprobs, behaviour, advantage, sample, correction)
+    coefficient = (draw_weight * advantage).to(logprobs.dtype)[sample] * corrected.weight
+    if objective.normalisation == "token_mean":
+        coefficient = coefficient / denominator.tokens
+    elif objective.normalisation == "sequence_mean":
+        length = torch.zeros(len(advantage), dtype=logprobs.dtype, device=logprobs.device)
+        length = length.index_add_(0, sample, corrected.present.to(logprobs.dtype)).clamp(min=1.0)
+        coefficient = coefficient / (length[sample] * denominator.completions)
+    else:
+        coefficient = coefficient / (objective.constant_tokens * denominator.completions)
+    # A masked token's log π may be −inf, and 0·inf is NaN: it leaves the sum before the product.
+    loss = -(coefficient * torch.where(coefficient == 0, 0.0, logprobs)).sum()
+    _report(loss, entropy, advantage[sample] >= 0, corrected, stats)
+    return loss
+
+
+def _report(loss: Tensor, entropy: Tensor, positive: Tensor, corrected: Corrected, stats: StepStats) -> None:
+    present, ratio = corrected.present, torch.where(corrected.present, corrected.ratio, 0.0)
+    # k3 = ratio − 1 − log ratio is a non-negative, unbiased estimate of KL(μ‖π) under samples of μ.
+    k3 = torch.where(present, corrected.ratio - 1 - corrected.ratio.log(), 0.0)
+    stats.add(
+        {
+            "loss": loss.detach(),
+            "tokens": present.sum(),
+            "missing": (~present).sum(),
+            "entropy": torch.where(present, entropy, 0.0).sum(),
+            "ratio": ratio.sum(),
+            "ratio_squared": (ratio * ratio).sum(),
+            "kl": k3.sum(),
+            "positive_tokens": (present & positive).sum(),
+            "positive_clipped": (corrected.clipped & positive).sum(),
+            "negative_tokens": (present & ~positive).sum(),
+            "negative_clipped": (corrected.clipped & ~positive).sum(),
+        },
+        ratio.max(),
+    )

@@ -1,0 +1,150 @@
+"""The model as the learner sees it: packed tokens in, per-token log-probs and entropies out.
+
+Logits exist only at completion positions and only a chunk at a time: the chunk is recomputed in backward, so that no
+tokens × vocabulary float32 tensor is ever whole.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from learner.batches import MicroBatch, Shape
+from store.errors import VergeError
+
+CHUNK_ELEMENTS = 1 << 24
+"""At most this many logits at once (64 MB in float32)."""
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    """log softmax(h Wᵀ / T)[target] and its entropy, by chunks of rows. The entropy carries no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, temperature: float) -> Any:
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
+        entropy = torch.empty_like(logprobs)
+        normaliser = torch.empty_like(logprobs)
+        for rows in _chunks(hidden, weight):
+            logits = _logits(hidden[rows], weight, bias, temperature)
+            lse = torch.logsumexp(logits, -1)
+            logprobs[rows] = logits.gather(-1, target[rows, None]).squeeze(-1) - lse
+            probabilities = (logits - lse[:, None]).exp_()
+            entropy[rows] = lse - (probabilities * logits).sum(-1)
+            normaliser[rows] = lse
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
+        hidden, weight, bias, target, normaliser = ctx.saved_tensors
+        needs_hidden, needs_weight, needs_bias, *_rest = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=grad.dtype) if needs_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=grad.dtype) if needs_bias and bias is not None else None
+        for rows in _chunks(hidden, weight):
+            logits = _logits(hidden[rows], weight, bias, ctx.temperature)
+            scale = grad[rows, None] / ctx.temperature
+            # d log p(target) / d logits = onehot − p
+            grad_logits = logits.sub_(normaliser[rows, None]).exp_().mul_(-scale)
+            grad_logits.scatter_add_(-1, target[rows, None], scale)
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(0)
+            low = grad_logits.to(weight.dtype)
+            if grad_hidden is not None:
+                grad_hidden[rows] = low @ weight
+            if grad_weight is not None:
+                if weight.dtype == grad.dtype:
+                    grad_weight.addmm_(low.T, hidden[rows])
+                else:
+                    grad_weight += low.T @ hidden[rows]
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(weight.dtype),
+            None,
+            None,
+        )
+
+
+class Policy(nn.Module):
+    """A Hugging Face causal LM under `model`, so that state-dict names are `model.<Hugging Face name>`."""
+
+    def __init__(self, model: nn.Module, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        refuse_unsupported(model)
+
+    def forward(self, batch: "DeviceBatch") -> tuple[Tensor, Tensor]:
+        """Log-probs (with gradient) and entropies in nats (without), float32[N], at the sampling temperature."""
+        body = self.model.base_model
+        hidden = body(
+            input_ids=batch.input_ids,
+            attention_mask=batch.mask,
+            position_ids=batch.position_ids,
+            use_cache=False,
+        ).last_hidden_state
+        hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.source)
+        head = self.model.get_output_embeddings()
+        logprobs, entropy = _ChunkedLogProbs.apply(hidden, head.weight, head.bias, batch.target, self.temperature)
+        return logprobs, entropy
+
+
+class DeviceBatch:
+    """A micro-batch as tensors on the training device."""
+
+    def __init__(self, batch: MicroBatch, device: torch.device) -> None:
+        def tensor(array: Any) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
+        self.input_ids = tensor(batch.input_ids)
+        self.position_ids = tensor(batch.position_ids)
+        self.mask = tensor(batch.mask())[:, None]
+        self.source = tensor(batch.source)
+        self.target = tensor(batch.target)
+        self.behaviour = tensor(batch.behaviour)
+        self.sample = tensor(batch.sample)
+        self.advantage = tensor(batch.advantage)
+        self.weight = tensor(batch.weight)
+
+
+def shape_of(model: nn.Module) -> Shape:
+    """The layout's cost model for a Hugging Face model, from its config (parameters may be partitioned by ZeRO)."""
+    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    embeddings = config.vocab_size * config.hidden_size
+    total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    body = max(total - embeddings * (1 if tied else 2), 1)
+    return Shape.of(body, config.num_hidden_layers, config.hidden_size)
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """Raise VergeError for a head or an attention that the packed forward would compute differently from the model."""
+    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    name = type(model).__name__
+    for field, neutral in (("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1.0)):
+        value = getattr(config, field, neutral)
+        if value not in (None, neutral):
+            raise VergeError(f"{name} has {field}={value}, which the learner's chunked head does not apply")
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        raise VergeError(f"{name} has {sorted(kinds)} layers; prefix sharing needs full attention in every layer")
+    if not isinstance(model.get_output_embeddings(), nn.Linear):  # type: ignore[operator]
+        raise VergeError(f"{name} has no linear output head; the learner needs a causal language model")
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
+    rows = max(1, CHUNK_ELEMENTS // weight.shape[0])
+    for start in range(0, len(hidden), rows):
+        yield slice(start, start + rows)
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    """A fresh tensor of at least float32, which the caller may overwrite."""
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    logits = logits.to(torch.promote_types(weight.dtype, torch.float32))
+    return logits if temperature == 1.0 else logits.div_(temperature)

@@ -1,0 +1,105 @@
+"""The ranks of one learner: torchrun's environment (or one rank without it), and the few words they exchange.
+
+What crosses ranks besides tensors is JSON in bytes; nothing is pickled.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+Reduction = Literal["sum", "max", "min"]
+_OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class Ranks:
+    """This process among the learner's ranks. Every method but the properties is collective: all ranks call it."""
+
+    def __init__(self) -> None:
+        deepspeed = import_deepspeed()
+        if "RANK" not in os.environ:
+            alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+            os.environ.update(alone | {"MASTER_PORT": str(_free_port())})
+        if not dist.is_initialized():
+            deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which decides and speaks."""
+        return self.rank == 0
+
+    def reduce(self, values: list[float], how: Reduction) -> list[float]:
+        """Element-wise reduction over ranks, in float64."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        return self.reduce_tensor(tensor, how).tolist()
+
+    def reduce_tensor(self, tensor: torch.Tensor, how: Reduction) -> torch.Tensor:
+        """The same in place, for a tensor on the training device."""
+        if self.world > 1:
+            dist.all_reduce(tensor, _OPERATIONS[how])
+        return tensor
+
+    def broadcast(self, message: Any) -> Any:
+        """Rank 0's JSON value, on every rank; what the others pass is ignored."""
+        if self.world == 1:
+            return message
+        data = json.dumps(message).encode() if self.first else b""
+        size = torch.tensor([len(data)], dtype=torch.int64, device=self.device)
+        dist.broadcast(size, 0)
+        buffer = torch.zeros(int(size), dtype=torch.uint8, device=self.device)
+        if self.first:
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        dist.broadcast(buffer, 0)
+        return json.loads(buffer.cpu().numpy().tobytes())
+
+    def wait(self) -> None:
+        """A barrier."""
+        if self.world > 1:
+            dist.barrier()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def import_deepspeed() -> Any:
+    """DeepSpeed, quiet, on the CPU where there is no CUDA, and without its shared-memory op that needs a compiler.
+
+    The op would be compiled at initialisation, for a minute, and fail where there is no compiler; gloo does its work.
+    """
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    with _quiet():
+        import deepspeed
+        import deepspeed.ops
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    return deepspeed
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(previous)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

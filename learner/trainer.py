@@ -1,0 +1,190 @@
+"""One optimiser step through DeepSpeed, the same at any world size, ZeRO stage and micro-batch size."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from learner.batches import MicroBatch, TrainGroup, pack
+from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from learner.objective import Denominator, StepStats, policy_loss
+from learner.policy import DeviceBatch, Policy, shape_of
+from learner.ranks import Ranks, import_deepspeed
+from store.errors import VergeError
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_PREFIX = "model."
+"""What `Policy` puts before a Hugging Face parameter name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not."""
+
+    metrics: dict[str, float]
+    applied: bool
+    reason: str = ""
+
+
+class Trainer:
+    """The DeepSpeed engine and what surrounds it.
+
+    A step that meets a non-finite loss or gradient leaves weights and optimiser as they were:
+
+        forward, backward of each micro-batch ──finite──▶ clip ──▶ AdamW ──▶ applied
+                                              └─non-finite on any rank──▶ gradients dropped, not applied
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        learner: LearnerConfig,
+        objective: ObjectiveConfig,
+        correction: CorrectionConfig,
+        temperature: float,
+        ranks: Ranks,
+    ) -> None:
+        deepspeed = import_deepspeed()
+        self._deepspeed, self._ranks = deepspeed, ranks
+        self._learner, self._objective, self._correction = learner, objective, correction
+        if learner.threads is not None:
+            torch.set_num_threads(learner.threads)
+        policy = Policy(load_model(model, _DTYPES[learner.dtype]), temperature).eval()
+        self.config = policy.model.config.get_text_config()
+        self._shape = shape_of(policy.model)
+        optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=learner.lr, betas=learner.betas, weight_decay=learner.weight_decay, fused=True
+        )
+        parameters = sum(p.numel() for p in policy.parameters())
+        self.engine, *_ = deepspeed.initialize(
+            model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
+        )
+        self.engine.eval()  # no dropout: behaviour log-probs had none
+
+    def step(self, groups: list[TrainGroup], number: int) -> StepResult:
+        """Take optimiser step `number` (from 0) on this rank's groups. Collective: every rank calls it."""
+        batches = pack(groups, self._shape, self._learner.micro_batch_tokens)
+        mine = Denominator.of(groups)
+        completions, tokens = self._ranks.reduce([mine.completions, mine.tokens], "sum")
+        most = int(self._ranks.reduce([len(batches)], "max")[0])
+        denominator = Denominator(max(int(completions), 1), max(int(tokens), 1))
+        stats = StepStats(self._ranks.device)
+        if most == 0:
+            return StepResult(stats.metrics(), False, "no completion of the batch has an advantage")
+        # Every rank must take part in every collective of the engine: one with fewer micro-batches adds empty ones.
+        batches += [_empty()] * (most - len(batches))
+        for index, batch in enumerate(batches):
+            self._micro_step(batch, denominator, stats, last=index == most - 1)
+        reason, norm = self._update(number)
+        self._ranks.reduce_tensor(stats.sums, "sum")
+        self._ranks.reduce_tensor(stats.ratio_max, "max")
+        metrics = stats.metrics() | {"grad_norm": norm}
+        if reason and not np.isfinite(metrics["loss"]):
+            reason = f"the loss is {metrics['loss']}"
+        return StepResult(metrics, not reason, reason)
+
+    def _micro_step(self, batch: MicroBatch, denominator: Denominator, stats: StepStats, last: bool) -> None:
+        data = DeviceBatch(batch, self._ranks.device)
+        self.engine.set_gradient_accumulation_boundary(last)
+        logprobs, entropy = self.engine(data)
+        loss = policy_loss(
+            logprobs, entropy, data.behaviour, data.advantage, data.weight, data.sample,
+            denominator, self._objective, self._correction, stats,
+        )  # fmt: skip
+        if last:
+            # A loss can be non-finite and its gradient finite. Poisoning the gradient everywhere sends the step down
+            # DeepSpeed's own overflow path, which drops every buffer of every ZeRO stage.
+            finite = self._ranks.reduce([float(torch.isfinite(stats.sums[0]))], "min")[0]
+            loss = loss if finite else loss * float("nan")
+        # DeepSpeed averages over ranks; our denominators are already those of all ranks.
+        self.engine.backward(loss * self._ranks.world, scale_wrt_gas=False)
+
+    def _update(self, number: int) -> tuple[str, float]:
+        """Clip and step; returns why not ("" = done) and the gradient norm before clipping."""
+        learner = self._learner
+        warm = min(1.0, (number + 1) / (learner.warmup_steps + 1))
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learner.lr * warm
+        if learner.zero_stage == 0:
+            parameters = [p for p in self.engine.module.parameters() if p.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+            if not np.isfinite(norm):
+                self.engine.optimizer.zero_grad(set_to_none=True)
+                return f"the gradient norm is {norm}", norm
+            torch.nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, torch.tensor(norm))
+            self.engine.step()
+            return "", norm
+        self.engine.step()
+        norm = float(self.engine.get_global_grad_norm() or 0.0)
+        return ("", norm) if self.engine.was_step_applied() else ("the gradient is not finite", norm)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them.
+
+        Collective; a tied weight comes once. On ranks other than 0 the values under ZeRO 3 are not gathered.
+        """
+        module = self.engine.module
+        for name, parameter in module.named_parameters():
+            if self._learner.zero_stage == 3:
+                with self._deepspeed.zero.GatheredParameters([parameter]):
+                    yield name.removeprefix(_PREFIX), parameter.detach()
+            else:
+                yield name.removeprefix(_PREFIX), parameter.detach()
+        saved = module.state_dict(keep_vars=True).keys() if self._learner.zero_stage < 3 else ()
+        for name, buffer in module.named_buffers():
+            if name in saved:
+                yield name.removeprefix(_PREFIX), buffer
+
+    def save(self, folder: Path, tag: str) -> None:
+        """Write DeepSpeed's state to folder/tag. Collective."""
+        self.engine.save_checkpoint(str(folder), tag=tag, save_latest=False)
+
+    def load(self, folder: Path, tag: str) -> None:
+        """Read it back. Collective; VergeError where it cannot be read."""
+        path, _ = self.engine.load_checkpoint(str(folder), tag=tag)
+        if path is None:
+            raise VergeError(f"checkpoint {folder / tag} cannot be loaded: it is empty or of another ZeRO stage")
+
+
+def load_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
+    """The causal LM of a Hugging Face folder, with sdpa attention. VergeError where there is none."""
+    if not (path / "config.json").is_file():
+        raise VergeError(f"model folder {path} has no config.json; give a Hugging Face folder")
+    try:
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
+    except (OSError, ValueError) as error:
+        raise VergeError(f"model folder {path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return model
+
+
+def _empty() -> MicroBatch:
+    """One token without advantage."""
+    one, zero = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
+    nothing = np.zeros(1, np.float32)
+    missing = np.full(1, np.nan, np.float32)
+    return MicroBatch(one, one, one, one, zero, zero, missing, zero, nothing, nothing)
+
+
+def _deepspeed_config(learner: LearnerConfig, parameters: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,  # the engine never sees a batch size: micro-batches differ
+        "gradient_accumulation_steps": 1,
+        "steps_per_print": 1 << 60,
+        "zero_optimization": {
+            "stage": learner.zero_stage,
+            "overlap_comm": torch.cuda.is_available(),
+            # The default buckets of 5e8 elements are allocated whole, 2 GB each, however small the model.
+            "reduce_bucket_size": min(int(5e8), parameters),
+            "allgather_bucket_size": min(int(5e8), parameters),
+        },
+    }
+    if learner.zero_stage > 0:
+        config["gradient_clipping"] = learner.grad_clip
+    if learner.dtype == "bf16":
+        config["bf16"] = {"enabled": True}
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    return config
