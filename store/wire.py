@@ -190,8 +190,8 @@ def encode_group(group: RolloutGroup) -> bytes:
                 [
                     _little(item.token_ids, "<i4"),
                     _little(item.logprobs, "<f4"),
-                    [[span.version, span.start, span.end] for span in item.spans],
-                    item.reward,
+                    [[int(span.version), int(span.start), int(span.end)] for span in item.spans],
+                    float(item.reward),
                     item.verdict.value,
                     item.finish_reason,
                 ]

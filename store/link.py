@@ -1,0 +1,140 @@
+"""The connection to Redis: retries, scripts, and errors in words that a person can act on."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
+
+from store.errors import VergeError
+
+Argument = str | bytes | int | float
+
+SCRIPTS = (
+    "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
+    "hold", "facts",
+)  # fmt: skip
+_AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+_SAY_EVERY_S = 5.0
+_LONGEST_PAUSE_S = 2.0
+_ANSWER_WITHIN_S = 30.0
+_CONNECTIONS = 64
+
+
+class Link:
+    """One pool of connections, which outlives the server's absence.
+
+    answering ──connection lost──▶ retrying, with back-off ──▶ answering
+                                       └──patience_s over──▶ VergeError
+
+    What is retried may have been done before the answer was lost: every operation of the store is idempotent.
+    """
+
+    def __init__(self, url: str, password: str | None, patience_s: float) -> None:
+        self.name = public_url(url)
+        self._patience_s = patience_s
+        pool = BlockingConnectionPool.from_url(
+            url,
+            password=password,
+            protocol=2,
+            max_connections=_CONNECTIONS,
+            timeout=None,
+            socket_timeout=_ANSWER_WITHIN_S,
+            socket_connect_timeout=5.0,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0),
+            retry_on_error=[],
+        )
+        self.redis: Any = Redis(connection_pool=pool)
+        for command in ("XRANGE", "XREVRANGE", "XREAD"):
+            self.redis.set_response_callback(command, _as_sent)
+        lua = files("store") / "lua"
+        self._scripts: dict[str, AsyncScript] = {
+            name: self.redis.register_script((lua / f"{name}.lua").read_text()) for name in SCRIPTS
+        }
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.redis.aclose()
+        await self.redis.connection_pool.disconnect()
+
+    async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """The reply of a script of store/lua."""
+        return await self.call(lambda _: self._scripts[script](keys, arguments))
+
+    def script(self, name: str) -> AsyncScript:
+        """A script, for use inside an operation given to `call`."""
+        return self._scripts[name]
+
+    async def call(self, operation: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The result of an operation on `redis`, repeated while the server is away.
+
+        Untyped: redis-py's own types unite sync, async, bytes and text, so that every use would need a cast.
+
+        Raises:
+            VergeError: it stayed away for longer than `patience_s`, or it refused for a reason a person must remove.
+        """
+        began = said = time.monotonic()
+        pause_s = 0.05
+        while True:
+            try:
+                return await operation(self.redis)
+            except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.ResponseError) as error:
+                raise _in_words(error, self.name) from error
+            except _AWAY as error:
+                now = time.monotonic()
+                why = str(error).replace("\n", " ") or type(error).__name__
+                if now - began >= self._patience_s:
+                    raise VergeError(
+                        f"the store at {self.name} has not answered for {now - began:.0f} s ({why}); "
+                        "is its server running, and is store.url right?"
+                    ) from error
+                if now - said >= _SAY_EVERY_S:
+                    said = now
+                    print(
+                        f"store: waiting for {self.name} for {now - began:.0f} of {self._patience_s:g} s: {why}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+            await asyncio.sleep(min(pause_s, max(0.0, began + self._patience_s - time.monotonic())))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def public_url(url: str) -> str:
+    """The URL as it may be printed: scheme, host, port, path; neither user nor password nor query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _as_sent(response: Any, **options: Any) -> Any:
+    """Stream replies stay lists of bytes: turning each entry into a dict first would be half the cost of reading."""
+    return response
+
+
+def _in_words(error: exceptions.RedisError, name: str) -> VergeError | exceptions.RedisError:
+    text = str(error)
+    if isinstance(error, exceptions.NoPermissionError):
+        return VergeError(f"the store at {name} forbids this user what Verge needs: {text}")
+    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or "NOAUTH" in text:
+        return VergeError(f"the store at {name} refuses the password; set store.password_file")
+    if "VERGE " in text:
+        return VergeError(text.partition("VERGE ")[2].partition(" script:")[0])
+    if "NOGROUP" in text:
+        return VergeError(f"the store at {name} has no such run: its learner has not opened it")
+    if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text or "used memory >" in text:
+        return VergeError(f"the store at {name} has reached its memory limit; raise maxmemory or lower learner max_lag")
+    if "MISCONF" in text:
+        return VergeError(
+            f"the store at {name} cannot write its log to disk (is it full?); nothing acknowledged is lost"
+        )
+    if "unknown command" in text.lower():
+        return VergeError(f"the store at {name} lacks a command ({text}); use Redis 7.0, Valkey 7.2, or newer")
+    return error

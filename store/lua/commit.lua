@@ -1,0 +1,46 @@
+-- Turn a ticket into evidence, once (DESIGN §4).
+-- KEYS: tickets, counters, groups, live, meta, problem, group
+-- ARGV: consumer group, group id (= ticket id), problem id, G, c, errors, version_min, version_max, tokens,
+--       payload id, payload bytes
+-- Returns 1 when the group is committed by this attempt (also when a retry finds it so), 0 when its ticket has ended.
+local id, problem, G, c = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local ticket = redis.call('XRANGE', KEYS[1], id, id)[1]
+if not ticket or ticket[2][2] ~= problem then
+  if redis.call('HGET', KEYS[7], 'payload') == ARGV[10] then return 1 end
+  redis.call('HINCRBY', KEYS[2], 'duplicate', 1)
+  return 0
+end
+
+local gamma = tonumber(redis.call('HGET', KEYS[5], 'gamma'))
+local w = tonumber(ARGV[7])
+local fact = redis.call('HMGET', KEYS[6], 'a', 'b', 'version', 'first_success')
+local a, b, v = tonumber(fact[1]) or 0, tonumber(fact[2]) or 0, tonumber(fact[3]) or 0
+if w >= v then
+  local keep = gamma ^ (w - v)
+  a, b, v = keep * a + c, keep * b + (G - c), w
+else
+  local keep = gamma ^ (v - w)
+  a, b = a + keep * c, b + keep * (G - c)
+end
+
+local entry = redis.call('XADD', KEYS[3], '*', 'id', id, 'problem', problem, 'G', ARGV[4], 'c', ARGV[5],
+  'version_min', ARGV[7], 'version_max', ARGV[8], 'tokens', ARGV[9])
+-- %.17g: Lua's own tostring keeps 14 digits, a double has 17.
+redis.call('HSET', KEYS[6], 'a', string.format('%.17g', a), 'b', string.format('%.17g', b),
+  'version', string.format('%d', v), 'last_seen', entry)
+redis.call('HINCRBY', KEYS[6], 'n', G)
+redis.call('HINCRBY', KEYS[6], 's', c)
+redis.call('HINCRBY', KEYS[6], 'groups', 1)
+if c > 0 then
+  redis.call('HSET', KEYS[6], 'last_success', entry)
+  if not fact[4] then redis.call('HSET', KEYS[6], 'first_success', entry) end
+end
+redis.call('HSET', KEYS[7], 'entry', entry, 'problem', problem, 'G', ARGV[4], 'c', ARGV[5], 'version_min', ARGV[7],
+  'version_max', ARGV[8], 'tokens', ARGV[9], 'uses', 0, 'steps', '', 'payload', ARGV[10], 'bytes', ARGV[11])
+redis.call('SADD', KEYS[4], id)
+redis.call('XACK', KEYS[1], ARGV[1], id)
+redis.call('XDEL', KEYS[1], id)
+redis.call('HINCRBY', KEYS[2], 'committed', 1)
+redis.call('HINCRBY', KEYS[2], 'live_bytes', ARGV[11])
+if ARGV[6] ~= '0' then redis.call('HINCRBY', KEYS[2], 'errors', ARGV[6]) end
+return 1

@@ -1,0 +1,121 @@
+"""Problems: their text is immutable, their facts only ever grow by commits."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgpack
+
+from store.errors import VergeError
+from store.keys import Keys
+from store.link import Link
+from store.wire import MAX_TEXT, Message, Problem, ProblemFacts
+
+T = TypeVar("T")
+
+_TEXT = ("prompt", "verifier", "answer", "tags")
+_FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
+_CHUNK = 500
+_FACTS_CHUNK = 5000
+
+
+class Problems:
+    """The problems of a run, in the order in which they were added."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link = link
+        self._keys = keys
+
+    async def add_problems(self, problems: Iterable[Problem]) -> int:
+        """Add problems that the run does not have; returns how many were new.
+
+        Raises:
+            VergeError: an id is empty, too long, or not Unicode text; a problem cannot be written as JSON; or the run
+                has a problem of the same id with other content.
+        """
+        added = 0
+        for chunk in chunks(problems, _CHUNK):
+            keys = [self._keys.problems, *(self._keys.problem(problem.id) for problem in chunk)]
+            reply = await self._link.run("add_problems", keys, [text for item in chunk for text in _texts(item)])
+            if reply[0] < 0:
+                raise VergeError(
+                    f"problem {reply[1].decode()!r} is in the run with another {reply[2].decode()}; "
+                    "give the new problem another id, or start another run"
+                )
+            added += reply[0]
+        return added
+
+    async def problem(self, problem_id: str) -> tuple[Problem, ProblemFacts] | None:
+        """A problem and what is known of it; None when the run does not have it."""
+        fields = [*_TEXT, *_FACTS]
+        row = await self._link.call(lambda redis: redis.hmget(self._keys.problem(problem_id), fields))
+        if row[0] is None:
+            return None
+        prompt, verifier, answer, tags = (value.decode() for value in row[: len(_TEXT)])
+        return (
+            Problem(problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags))),
+            _facts(row[len(_TEXT) :]),
+        )
+
+    async def problem_ids(self, start: int = 0) -> list[str]:
+        """The ids of the problems from number `start` on, in the order in which they were added."""
+        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, -1))
+        return [problem_id.decode() for problem_id in found]
+
+    async def problem_facts(self, problem_ids: Sequence[str]) -> list[ProblemFacts]:
+        """What is known of many problems, aligned with `problem_ids`."""
+        return [_facts(row) for row in await self.problem_rows(problem_ids, _FACTS)]
+
+    async def problem_rows(self, problem_ids: Sequence[str], fields: Sequence[str]) -> list[list[Any]]:
+        """Fields of many problems as raw bytes (False: not there): one row per id."""
+        return await rows(self._link, [self._keys.problem(problem_id) for problem_id in problem_ids], fields)
+
+
+async def rows(link: Link, keys: Sequence[str], fields: Sequence[str]) -> list[list[Any]]:
+    """Fields of many hashes as raw bytes (False: not there): one row per key."""
+    found: list[list[Any]] = []
+    for chunk in chunks(keys, _FACTS_CHUNK):
+        packed = await link.run("facts", chunk, fields)
+        found.extend(msgpack.unpackb(packed, raw=True, use_list=True))
+    return found
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of at most `size` items, in order."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _texts(problem: Problem) -> tuple[str, ...]:
+    if not 0 < len(problem.id) <= MAX_TEXT:
+        raise VergeError(f"problem id {problem.id[:40]!r} has {len(problem.id)} characters, must have 1 to {MAX_TEXT}")
+    try:
+        texts = (
+            problem.id,
+            *(
+                json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":"))
+                for value in (problem.prompt, problem.answer, problem.tags)
+            ),
+            problem.verifier,
+        )
+        for text in texts:
+            text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise VergeError(f"problem {problem.id[:40]!r} cannot be stored as JSON text: {error}") from error
+    problem_id, prompt, answer, tags, verifier = texts
+    return problem_id, prompt, verifier, answer, tags
+
+
+def _prompt(value: Any) -> str | tuple[Message, ...]:
+    return value if isinstance(value, str) else tuple(value)
+
+
+def _facts(row: Sequence[Any]) -> ProblemFacts:
+    n, s, a, b, version, groups, *seen = row
+    first, last, last_seen = ((value or b"").decode() for value in seen)
+    return ProblemFacts(
+        int(n or 0), int(s or 0), float(a or 0), float(b or 0), int(version or 0), int(groups or 0),
+        first, last, last_seen,
+    )  # fmt: skip
