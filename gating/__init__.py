@@ -1,1 +1,1 @@
-"""The gating mathematics: posteriors, BBG, FADE, advantages, drawing, pass@k. Pure numpy, no I/O, imports nothing of ours."""
+"""The gating mathematics: posteriors, BBG, FADE, advantages, drawing, pass@k. Pure numpy, no I/O, nothing of ours."""

@@ -30,7 +30,7 @@ def posterior_pass_at_k(A: npt.ArrayLike, B: npt.ArrayLike, k: npt.ArrayLike) ->
 def gate_open(
     A: npt.ArrayLike, B: npt.ArrayLike, k: npt.ArrayLike, tau: float = 0.01, group_size: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.bool_]:
-    """Whether the problem still has boundary left: u >= τ·(G+1) with `group_size` (paper form), else u/k >= τ (pooled)."""
+    """Whether there is boundary left: u >= τ·(G+1) with `group_size` (paper form), else u/k >= τ (pooled form)."""
     tau = scalar("tau", tau, 0)
     threshold = tau * (real("k", k, 1) if group_size is None else whole("group_size", group_size, 1) + 1.0)
     return np.asarray(utility(A, B, k) >= threshold)
@@ -41,6 +41,20 @@ def gate(a: npt.ArrayLike, b: npt.ArrayLike, k: float = 8, tau: float = 0.01, pr
     tau, k = scalar("tau", tau, 0), scalar("k", k, 1)
     value = 1.0 - pass_at_k(a, b, k - 1.0, prior)
     return np.where(value >= tau, value, 0.0)
+
+
+def patience_factor(fruitless: npt.ArrayLike, patience: float) -> Array:
+    """What is left of the gate of a problem that keeps failing: min(1, patience / attempts since its last success).
+
+    A problem that nobody can solve stays at full gate for ever; this lets it fade, yet never to 0.
+    """
+    attempts = real("fruitless", fruitless, 0)
+    return np.minimum(1.0, scalar("patience", patience, 0, above=True) / np.maximum(attempts, 1e-300))
+
+
+def with_retest_floor(gates: npt.ArrayLike, floor: float) -> Array:
+    """Gates for choosing what to roll out next: none below `floor`, so solved and hopeless problems are re-tested."""
+    return np.maximum(real("gates", gates, 0), scalar("floor", floor, 0, 1))
 
 
 def scale_over_active(gates: npt.ArrayLike) -> float:

@@ -13,7 +13,7 @@ from gating.special import choose_ratio
 @register
 @dataclass(frozen=True, eq=False)
 class MaxRL(CountAdvantage):
-    """A = (r − r̄)/r̄, 0 on an all-wrong group: the maximum-likelihood objective truncated at order G."""
+    """A = (r − r̄)/r̄, 0 on an all-wrong group: climbs Σ_{k<G} pass@k/k, towards log p."""
 
     name: ClassVar[str] = "maxrl"
     source: ClassVar[str] = "Tajwar et al., arXiv 2602.02710 (MaxRL)"

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gating.checks import Array, counts, real, scalar
+from gating.incomplete_beta import quantile
 from gating.special import log_failure_moment
 
 Prior = tuple[float, float]
@@ -88,3 +89,41 @@ def pass_at_k(a: npt.ArrayLike, b: npt.ArrayLike, k: npt.ArrayLike, prior: Prior
     prior_a, prior_b = _prior(prior)
     moment = log_failure_moment(real("a", a, 0) + prior_a, real("b", b, 0) + prior_b, real("k", k, 0))
     return np.asarray(-np.expm1(moment))
+
+
+def credible_interval(
+    a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95, prior: Prior = (1.0, 1.0)
+) -> tuple[Array, Array]:
+    """Equal-tailed interval that holds the solve rate with probability `level`."""
+    prior_a, prior_b = _prior(prior)
+    tail = (1.0 - scalar("level", level, 0, 1, above=True, below=True)) / 2.0
+    A, B = real("a", a, 0) + prior_a, real("b", b, 0) + prior_b
+    return quantile(np.asarray(tail), A, B), quantile(np.asarray(1.0 - tail), A, B)
+
+
+def pass_at_k_interval(
+    a: npt.ArrayLike, b: npt.ArrayLike, k: npt.ArrayLike, level: float = 0.95, prior: Prior = (1.0, 1.0)
+) -> tuple[Array, Array]:
+    """Equal-tailed interval of pass@k = 1 − (1−p)^k: pass@k rises with p, so its quantiles are those of p."""
+    tries = real("k", k, 0)
+    low, high = credible_interval(a, b, level, prior)
+    with np.errstate(divide="ignore", invalid="ignore"):  # p = 1: log 0 · k
+        return tuple(np.where(tries > 0, -np.expm1(tries * np.log1p(-p)), 0.0) for p in (low, high))  # type: ignore[return-value]
+
+
+def versions_until_forgotten(a: npt.ArrayLike, b: npt.ArrayLike, gamma: float, prior: Prior = (1.0, 1.0)) -> Array:
+    """Versions until the evidence, unrefreshed, weighs less than the prior: log((a+b)/(prior_a+prior_b)) / −log γ.
+
+    0 where it already does; inf at γ = 1.
+    """
+    gamma = scalar("gamma", gamma, 0, 1, above=True)
+    weight = (real("a", a, 0) + real("b", b, 0)) / sum(_prior(prior))
+    if gamma == 1.0:
+        return np.where(weight > 1.0, np.inf, 0.0)
+    return np.log(np.maximum(weight, 1.0)) / -np.log(gamma)
+
+
+def mean_memory(gamma: float) -> float:
+    """Versions that a piece of evidence is expected to count: Σ γ^i = 1/(1−γ); inf at γ = 1."""
+    gamma = scalar("gamma", gamma, 0, 1, above=True)
+    return float("inf") if gamma == 1.0 else 1.0 / (1.0 - gamma)

@@ -49,6 +49,7 @@ def log_choose(n: Array, k: Array) -> Array:
     inside = k <= n
     m = np.where(inside, k, 0.0)
     value = log_gamma(n + 1.0) - log_gamma(m + 1.0) - log_gamma(n - m + 1.0)
+    value = np.where((m == 0.0) | (m == n), 0.0, value)
     return np.where(inside, value, -np.inf)
 
 

@@ -90,3 +90,11 @@ def test_a_million_problems_are_gated_in_under_a_second():
 def test_bad_input_is_refused_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_hopeless_problem_fades_after_its_patience_but_never_to_zero():
+    np.testing.assert_allclose(bbg.patience_factor([0, 100, 200, 10_000], patience=200), [1, 1, 1, 0.02], rtol=1e-12)
+
+
+def test_the_retest_floor_reaches_solved_and_hopeless_problems():
+    np.testing.assert_allclose(bbg.with_retest_floor([0.0, 0.004, 0.5], 0.02), [0.02, 0.02, 0.5])

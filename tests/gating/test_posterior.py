@@ -1,5 +1,6 @@
 """Lazy discount and the Beta posterior (DESIGN §4)."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,3 +90,37 @@ def test_posterior_mean_and_pass_at_k_of_no_evidence_are_those_of_the_uniform_pr
 def test_bad_input_is_refused_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("A", "B"), [(1, 1), (0.5, 0.5), (3, 900), (50, 50), (1.5, 2e4)])
+def test_the_credible_interval_holds_its_level_by_fifty_digits(A, B):
+    low, high = posterior.credible_interval(0, 0, level=0.9, prior=(A, B))
+    for x, tail in ((low, 0.05), (high, 0.95)):
+        assert float(mpmath.betainc(A, B, 0, float(x), regularized=True)) == pytest.approx(tail, rel=1e-10)
+
+
+def test_the_credible_interval_of_ten_million_samples_is_the_normal_one():
+    low, high = posterior.credible_interval(3e6, 7e6)
+    half = 1.959963984540054 * np.sqrt(0.3 * 0.7 / 1e7)
+    np.testing.assert_allclose([low, high], [0.3 - half, 0.3 + half], atol=1e-3 * half)
+
+
+def test_no_evidence_gives_the_interval_of_the_uniform_prior():
+    low, high = posterior.credible_interval([0, 0], [0, 7], level=0.95)
+    np.testing.assert_allclose(low, [0.025, 1 - 0.975 ** (1 / 8)], rtol=1e-12)  # Beta(1, 8): 1 − (1−x)^8
+    np.testing.assert_allclose(high, [0.975, 1 - 0.025 ** (1 / 8)], rtol=1e-12)
+
+
+def test_pass_at_k_interval_is_that_of_p_carried_over():
+    low, high = posterior.pass_at_k_interval(2, 20, k=8)
+    p = posterior.credible_interval(2, 20)
+    np.testing.assert_allclose([low, high], [1 - (1 - q) ** 8 for q in p], rtol=1e-12)
+    assert float(low) < float(posterior.pass_at_k(2, 20, 8)) < float(high)
+
+
+def test_evidence_is_forgotten_when_it_weighs_no_more_than_the_prior():
+    versions = posterior.versions_until_forgotten(30, 34, gamma=0.5)
+    assert float(versions) == 5.0  # 64 · 2^−5 = 2 = the prior's weight
+    assert float(posterior.versions_until_forgotten(0.5, 0.5, gamma=0.9)) == 0.0
+    assert np.isinf(posterior.versions_until_forgotten(30, 34, gamma=1.0))
+    assert posterior.mean_memory(0.97) == pytest.approx(1 / 0.03)
