@@ -31,7 +31,7 @@ class Store:
     """
 
     def __init__(self, link: Link, keys: Keys, tickets: Tickets) -> None:
-        self._link = link
+        self.link = link
         self.keys = keys
 
         runs = Runs(link, keys)
@@ -118,4 +118,4 @@ class Store:
 
     async def close(self) -> None:
         """Close the connections. What was acknowledged is in the store already."""
-        await self._link.close()
+        await self.link.close()

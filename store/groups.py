@@ -32,11 +32,11 @@ class Groups:
         self._link = link
         self._keys = keys
 
-    async def entries(self, after: str = "0-0", count: int = 10_000) -> list[GroupEntry]:
-        """Up to `count` entries of the groups log after the stream id `after`, oldest first."""
-        start = f"({after}"
-        return [entry_of(*item) for item in await self._link.call(
-            lambda redis: redis.xrange(self._keys.groups, min=start, count=count))]  # fmt: skip
+    async def entries(self, after: str = "0-0", count: int = 10_000, inclusive: bool = False) -> list[GroupEntry]:
+        """Up to `count` entries of the groups log after (or from) the stream id `after`, oldest first."""
+        start = after if inclusive else f"({after}"
+        found = await self._link.call(lambda redis: redis.xrange(self._keys.groups, min=start, count=count))
+        return [entry_of(stream_id, fields) for stream_id, fields in found]
 
     async def last_entry(self) -> str:
         """The stream id of the newest entry of the groups log, "0-0" when there is none."""

