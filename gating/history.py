@@ -99,8 +99,8 @@ class DifficultyAnchor:
 class LikelihoodAdvantage(GRPO):
     """Base of the advantages that also read each completion's log-probability.
 
-    `completions(rewards, logprobs)` is the advantage. success and failure are GRPO's: what the counts alone say, which is
-    all that masses and drawing priorities know.
+    `completions(rewards, logprobs)` is the advantage. success and failure are GRPO's: what the counts alone say, which
+    is all that masses and drawing priorities know.
     """
 
     def completions(self, rewards: npt.ArrayLike, logprobs: npt.ArrayLike) -> Array:
