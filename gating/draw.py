@@ -19,21 +19,24 @@ def weights(mass: npt.ArrayLike, lag: npt.ArrayLike, freshness: float = 1.0, eps
     """
     value = real("mass", mass, 0)
     freshness, epsilon = scalar("freshness", freshness, 0, 1, above=True), scalar("epsilon", epsilon, 0, 1)
-    age = whole("lag", lag)
-    if freshness < 1.0:
-        oldest = float(age.max())
-        # A table of powers is several times faster than a power per group; beyond 1e6 versions it would not pay.
-        worth = (freshness ** np.arange(oldest + 1))[age.astype(np.intp)] if oldest < 1e6 else freshness**age
-        fresh = value * worth
-    else:
-        fresh = np.broadcast_to(value, np.broadcast_shapes(value.shape, age.shape))
+    fresh = value * _freshness(lag, freshness)
     total = float(fresh.sum())
     if total <= 0.0:
         return np.zeros_like(fresh)
     if epsilon == 0.0:
         return fresh / total
     active = fresh > 0.0
-    return fresh * ((1.0 - epsilon) / total) + active * (epsilon / np.count_nonzero(active))
+    fresh *= (1.0 - epsilon) / total
+    np.add(fresh, epsilon / np.count_nonzero(active), out=fresh, where=active)
+    return fresh
+
+
+def _freshness(lag: npt.ArrayLike, freshness: float) -> Array:
+    """freshness^lag; for integer lags from a table of powers, several times faster than a power per group."""
+    age = np.asarray(lag)
+    if age.dtype.kind not in "iu" or age.size == 0 or not 0 <= age.min() <= age.max() < 1_000_000:
+        return np.asarray(freshness ** whole("lag", lag))
+    return np.asarray((freshness ** np.arange(age.max() + 1.0))[age])
 
 
 def inclusion_probabilities(weights: npt.ArrayLike, B: int) -> Array:
@@ -45,13 +48,12 @@ def inclusion_probabilities(weights: npt.ArrayLike, B: int) -> Array:
     B = int(whole("B", B, 1))
     if w.ndim != 1:
         raise ValueError(f"weights has shape {w.shape} but must be one number per group")
-    inclusion = np.zeros_like(w)
+    if np.count_nonzero(w) <= B:
+        return (w > 0.0).astype(np.float64)
     certain = np.zeros(w.shape, dtype=bool)
-    active = int(np.count_nonzero(w))
-    if active <= B:
-        inclusion[w > 0] = 1.0
-        return inclusion
     left, total = B, float(w.sum())
+    if float(w.max()) * (left / total) < 1.0 - 1e-12:
+        return w * (left / total)
     while True:
         inclusion = w * (left / total)
         inclusion[certain] = 1.0
