@@ -1,7 +1,6 @@
 """Which problems get a ticket, and how many tickets may be out. Pure: no store, no clock."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,7 +66,7 @@ class Admission:
 class Fruitless:
     """Counts groups that arrived since the last step, to notice a pool that never fills.
 
-    `over(have)` is true once `limit` batches' worth arrived and fewer than one batch of it can be trained on.
+    `over` is true once `limit` batches' worth of groups arrived; the caller knows that they did not fill one batch.
     """
 
     def __init__(self, limit: int, groups_per_step: int) -> None:
@@ -89,7 +88,3 @@ def check_fields(owner: str, state: dict[str, Any], fields: set[str]) -> None:
     """ValueError when a state dict has not exactly these fields."""
     if set(state) != fields:
         raise ValueError(f"{owner} state has fields {sorted(state)}, expected {sorted(fields)}")
-
-
-Clock = Callable[[], float]
-"""Seconds, from an arbitrary origin, never going back."""

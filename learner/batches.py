@@ -177,8 +177,12 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
     position_ids = np.zeros((len(rows), length), np.int64)
     document = np.full((len(rows), length), -1, np.int64)
     branch = np.zeros((len(rows), length), np.int64)
-    source, target, behaviour, sample = [], [], [], []
-    advantage, weight = [], []
+    source: list[IntArray] = []
+    target: list[IntArray] = []
+    behaviour: list[FloatArray] = []
+    sample: list[IntArray] = []
+    advantage: list[float] = []
+    weight: list[float] = []
     for r, row in enumerate(rows):
         at = 0
         for d, piece in enumerate(row):

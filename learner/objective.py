@@ -1,7 +1,7 @@
 """From log-probs to the loss: the correction for age, the trust region, the normalisation, and what to report.
 
-loss = −Σ_completions w·A Σ_tokens c(ratio)·log π / denominator, where w is the draw weight, ratio = π/μ, and c carries no
-gradient. Denominators are those of the whole step, so that the sum over micro-batches and ranks is the loss.
+loss = −Σ_completions w·A Σ_tokens c(ratio)·log π / denominator, where w is the draw weight, ratio = π/μ, and c carries
+no gradient. Denominators are those of the whole step, so that the sum over micro-batches and ranks is the loss.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Per token, float[N], without gradient: weight on log π (0 where masked), the clamped ratio, present and clipped."""
+    """Per token [N], without gradient: weight on log π (0 where masked), clamped ratio, present, clipped."""
 
     weight: Tensor
     ratio: Tensor
@@ -78,7 +78,7 @@ def correct(
     """Correction weights (DESIGN §6).
 
     Args:
-        logprobs: log π, float[N]. behaviour: log μ, float[N]; a non-finite one masks its token, and never enters an exp.
+        logprobs: log π, float[N]. behaviour: log μ, float[N]; a non-finite one masks its token.
         advantage: float[S], by completion. sample: int64[N], the completion of each token.
     """
     present = torch.isfinite(behaviour)

@@ -21,7 +21,9 @@ class _ChunkedLogProbs(torch.autograd.Function):
     """log softmax(h Wᵀ / T)[target] and its entropy, by chunks of rows. The entropy carries no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, temperature: float) -> Any:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, temperature: float
+    ) -> Any:
         dtype = torch.promote_types(weight.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         entropy = torch.empty_like(logprobs)
@@ -73,9 +75,9 @@ class _ChunkedLogProbs(torch.autograd.Function):
 class Policy(nn.Module):
     """A Hugging Face causal LM under `model`, so that state-dict names are `model.<Hugging Face name>`."""
 
-    def __init__(self, model: nn.Module, temperature: float) -> None:
+    def __init__(self, model: Any, temperature: float) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.temperature = temperature
         refuse_unsupported(model)
 
@@ -90,7 +92,8 @@ class Policy(nn.Module):
         ).last_hidden_state
         hidden = hidden.reshape(-1, hidden.shape[-1]).index_select(0, batch.source)
         head = self.model.get_output_embeddings()
-        logprobs, entropy = _ChunkedLogProbs.apply(hidden, head.weight, head.bias, batch.target, self.temperature)
+        log_probs: Any = _ChunkedLogProbs.apply  # untyped in torch
+        logprobs, entropy = log_probs(hidden, head.weight, head.bias, batch.target, self.temperature)
         return logprobs, entropy
 
 
@@ -112,9 +115,9 @@ class DeviceBatch:
         self.weight = tensor(batch.weight)
 
 
-def shape_of(model: nn.Module) -> Shape:
+def shape_of(model: Any) -> Shape:
     """The layout's cost model for a Hugging Face model, from its config (parameters may be partitioned by ZeRO)."""
-    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    config = model.config.get_text_config()
     embeddings = config.vocab_size * config.hidden_size
     total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     tied = bool(getattr(config, "tie_word_embeddings", False))
@@ -122,9 +125,9 @@ def shape_of(model: nn.Module) -> Shape:
     return Shape.of(body, config.num_hidden_layers, config.hidden_size)
 
 
-def refuse_unsupported(model: nn.Module) -> None:
+def refuse_unsupported(model: Any) -> None:
     """Raise VergeError for a head or an attention that the packed forward would compute differently from the model."""
-    config = model.config.get_text_config()  # type: ignore[operator, union-attr]
+    config = model.config.get_text_config()
     name = type(model).__name__
     for field, neutral in (("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1.0)):
         value = getattr(config, field, neutral)
@@ -133,7 +136,7 @@ def refuse_unsupported(model: nn.Module) -> None:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise VergeError(f"{name} has {sorted(kinds)} layers; prefix sharing needs full attention in every layer")
-    if not isinstance(model.get_output_embeddings(), nn.Linear):  # type: ignore[operator]
+    if not isinstance(model.get_output_embeddings(), nn.Linear):
         raise VergeError(f"{name} has no linear output head; the learner needs a causal language model")
 
 

@@ -4,10 +4,13 @@ What crosses ranks besides tensors is JSON in bytes; nothing is pickled.
 """
 
 import contextlib
+import io
 import json
 import logging
 import os
 import socket
+import warnings
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -80,7 +83,7 @@ def import_deepspeed() -> Any:
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    with _quiet():
+    with quietly():
         import deepspeed
         import deepspeed.ops
 
@@ -90,11 +93,14 @@ def import_deepspeed() -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def quietly() -> Iterator[None]:
+    """Without DeepSpeed's reports of memory and configuration, which it prints and logs at import and at start."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     try:
-        yield
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
     finally:
         logging.disable(previous)
 

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 
 from learner.batches import MicroBatch, TrainGroup, pack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
 from learner.policy import DeviceBatch, Policy, shape_of
-from learner.ranks import Ranks, import_deepspeed
+from learner.ranks import Ranks, import_deepspeed, quietly
 from store.errors import VergeError
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _PREFIX = "model."
 """What `Policy` puts before a Hugging Face parameter name."""
 
@@ -53,16 +52,17 @@ class Trainer:
         self._learner, self._objective, self._correction = learner, objective, correction
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
-        policy = Policy(load_model(model, _DTYPES[learner.dtype]), temperature).eval()
+        policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
         optimizer = torch.optim.AdamW(
             policy.parameters(), lr=learner.lr, betas=learner.betas, weight_decay=learner.weight_decay, fused=True
         )
         parameters = sum(p.numel() for p in policy.parameters())
-        self.engine, *_ = deepspeed.initialize(
-            model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
-        )
+        with quietly():
+            self.engine, *_ = deepspeed.initialize(
+                model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
+            )
         self.engine.eval()  # no dropout: behaviour log-probs had none
 
     def step(self, groups: list[TrainGroup], number: int) -> StepResult:
@@ -154,6 +154,10 @@ def load_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
     """The causal LM of a Hugging Face folder, with sdpa attention. VergeError where there is none."""
     if not (path / "config.json").is_file():
         raise VergeError(f"model folder {path} has no config.json; give a Hugging Face folder")
+    from transformers import AutoModelForCausalLM  # imports DeepSpeed, so only after `import_deepspeed`
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
     except (OSError, ValueError) as error:

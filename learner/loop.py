@@ -1,0 +1,279 @@
+"""The learner's loop: one process per rank, rank 0 deciding, all training."""
+
+import json
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from learner.checkpoint import Checkpoints
+from learner.config import LearnerSettings
+from learner.groups import training_group, why_unfit
+from learner.planner import Batch, NothingLeft, Planner, plan_of, say
+from learner.publish import WEIGHTS_FILE, Publisher
+from learner.ranks import Ranks
+from learner.store_thread import LockLost, StoreThread
+from learner.trainer import DTYPES, StepResult, Trainer
+from store.errors import VergeError
+
+Plan = dict[str, Any]
+_ANSWER_WITHIN_S = 0.5
+"""Rank 0 sends the others a word at least this often, so that none waits in a collective for ever."""
+_MOST_SKIPPED = 3
+
+
+def run_learner(settings: LearnerSettings) -> None:
+    """Train until `learner.steps`, or until SIGTERM, which checkpoints and returns. One call per process and rank.
+
+    A run folder with a checkpoint is resumed. The run must exist in the store, with its problems.
+
+    Raises:
+        VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
+    """
+    asked_to_stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
+    ranks = Ranks()
+    try:
+        with StoreThread(settings.store_url, settings.run, settings.store_password) as line:
+            if ranks.first:
+                _check_run(settings, line)
+                line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
+            Learner(settings, ranks, line, asked_to_stop.is_set).run()
+    finally:
+        ranks.close()
+
+
+class Stopped(VergeError):
+    """Rank 0 has failed; its own message says why."""
+
+
+class Learner:
+    """One rank of the loop.
+
+        restore ─▶ plan ─┬─ "wait" ──────────────────────────────────────────────▶ plan
+                         ├─ "step": fetch, train, publish, record ───────────────▶ plan
+                         ├─ "checkpoint" ────────────────────────────────────────▶ plan
+                         └─ "stop": last weights announced, checkpoint, phase ──▶ ended
+
+    Rank 0 plans and all ranks carry out the same plan, so their collectives always match.
+    """
+
+    def __init__(
+        self, settings: LearnerSettings, ranks: Ranks, line: StoreThread, stopping: Callable[[], bool]
+    ) -> None:
+        self._settings, self._ranks, self._line, self._stopping = settings, ranks, line, stopping
+        learner = settings.learner
+        self._trainer = Trainer(
+            settings.model, learner, settings.objective, settings.correction, settings.temperature, ranks
+        )
+        self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
+        self._planner = Planner(settings, line, ranks.world, time.monotonic)
+        dtype = DTYPES[learner.publish_dtype or learner.dtype]
+        self._publisher = Publisher(line, settings.run_dir / "weights", settings.model, learner.keep_snapshots, dtype)
+        self._batch: Batch | None = None
+        self._skipped = 0
+        self._began: float | None = None
+        self._waited_s = self._wait_s = 0.0
+
+    def run(self) -> None:
+        try:
+            self._restore()
+            while (plan := self._ranks.broadcast(self._plan() if self._ranks.first else None))["do"] != "stop":
+                match plan["do"]:
+                    case "step":
+                        self._step(plan)
+                    case "checkpoint":
+                        self._checkpoint()
+                    case "fail":
+                        raise Stopped("rank 0 has stopped the run")
+            self._end(plan)
+        except VergeError as error:
+            if self._ranks.first and not isinstance(error, LockLost):
+                self._line.call(self._line.store.set_phase("failed", str(error)))
+            raise
+        finally:
+            self._publisher.close()
+
+    def _plan(self) -> Plan:
+        try:
+            return self._decide()
+        except BaseException:
+            self._ranks.broadcast({"do": "fail"})
+            raise
+
+    def _decide(self) -> Plan:
+        planner, learner = self._planner, self._settings.learner
+        self._publisher.poll()
+        if self._stopping():
+            return {"do": "stop", "phase": "", "reason": "asked to stop"}
+        if planner.step >= learner.steps:
+            return {"do": "stop", "phase": "done", "reason": f"all {learner.steps} steps are taken"}
+        if planner.step - planner.covered_step >= learner.checkpoint_every:
+            return {"do": "checkpoint"}
+        started = time.monotonic()
+        try:
+            self._batch = planner.wait_for_batch(self._publisher.announced_step, started + _ANSWER_WITHIN_S)
+        except NothingLeft as end:
+            return {"do": "stop", "phase": "done", "reason": str(end)}
+        self._wait_s += time.monotonic() - started
+        if self._batch is None:
+            return {"do": "wait"}
+        return {"do": "step"} | plan_of(self._batch, planner.take(self._batch))
+
+    def _step(self, plan: Plan) -> None:
+        started = time.monotonic()
+        if self._began is None:  # the wait for the first batch is the actors' start-up
+            self._began, self._wait_s = started, 0.0
+        groups, lost = self._fetch(plan)
+        if self._ranks.first:
+            self._planner.lost(lost)
+        if len(lost) == len(plan["ids"]):
+            return
+        planner = self._planner
+        result = self._trainer.step(groups, planner.step)
+        planner.step += 1
+        if result.applied:
+            self._skipped = 0
+            planner.version += 1
+            self._publish(planner.version)
+        if self._ranks.first:
+            self._record(result, sum(len(g.completions) for g in groups), time.monotonic() - started)
+        if not result.applied:
+            self._skip(result.reason, plan)
+
+    def _fetch(self, plan: Plan) -> tuple[list[Any], list[str]]:
+        """This rank's groups, and the ids (of all ranks) whose payload is gone or unfit."""
+        mine = plan["shares"][self._ranks.rank]
+        payloads = self._line.call(self._line.store.fetch([plan["ids"][i] for i in mine]))
+        config = self._trainer.config
+        gone = [0.0] * len(plan["ids"])
+        groups = []
+        for i in mine:
+            payload = payloads[plan["ids"][i]]
+            unfit = why_unfit(payload, config.vocab_size, config.max_position_embeddings) if payload else ""
+            if unfit:
+                say(f"group {plan['ids'][i]} cannot be trained on: {unfit}")
+            if payload is None or unfit:
+                gone[i] = 1.0
+                continue
+            groups.append(
+                training_group(
+                    payload,
+                    plan["success"][i],
+                    plan["failure"][i],
+                    plan["weight"][i],
+                    self._settings.objective.truncated == "mask",
+                )
+            )
+        lost = [plan["ids"][i] for i, flag in enumerate(self._ranks.reduce(gone, "max")) if flag]
+        return groups, lost
+
+    def _publish(self, version: int) -> None:
+        """Collective: under ZeRO 3 every rank takes part in gathering."""
+        if self._ranks.first:
+            self._publisher.begin(version, self._planner.step, self._trainer.weights())
+        else:
+            for _ in self._trainer.weights():
+                pass
+
+    def _record(self, result: StepResult, completions: int, step_s: float) -> None:
+        batch, planner = self._batch, self._planner
+        assert batch is not None
+        assert self._began is not None
+        fade, metrics = planner.opinions.fade, result.metrics
+        if result.applied:
+            fade.update(batch.reward, metrics["entropy"])
+        self._waited_s += self._wait_s
+        self._line.call(
+            self._line.store.record_dynamics(
+                {
+                    **{k: v for k, v in metrics.items() if k != "entropy"},
+                    "step": planner.step,
+                    "version": planner.version,
+                    "reward": batch.reward,
+                    "solve_rate": fade.solve_rate,
+                    "entropy": fade.entropy if fade.entropy is not None else float("nan"),
+                    "target_entropy": fade.target_entropy if fade.target_entropy is not None else float("nan"),
+                    "alpha": batch.drawn.alpha,
+                    "delta": batch.drawn.delta,
+                    "active_problems": batch.active_problems,
+                    "lag_mean": float(batch.drawn.lag.mean()),
+                    "lag_max": int(batch.drawn.lag.max()),
+                    "groups": len(batch.drawn.entries),
+                    "completions": completions,
+                    "tokens": sum(entry.tokens for entry in batch.drawn.entries),
+                    "idle_share": self._waited_s / (time.monotonic() - self._began),
+                    "step_s": step_s,
+                    "wait_s": self._wait_s,
+                    "publish_blocked_s": self._publisher.blocked_s,
+                }
+            )
+        )
+        self._wait_s = 0.0
+
+    def _skip(self, reason: str, plan: Plan) -> None:
+        """A step that changed nothing: leave its batch for inspection; too many in a row end the run."""
+        self._skipped += 1
+        step, folder = self._planner.step, self._settings.run_dir / "skipped"
+        if self._ranks.first:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"step-{step:07d}.json").write_text(json.dumps({"reason": reason, **plan}, indent=1))
+            say(f"step {step} was skipped, because {reason}; its batch is in {folder}")
+        if self._skipped == _MOST_SKIPPED:
+            raise VergeError(
+                f"{_MOST_SKIPPED} steps in a row, up to {step}, were skipped, the last because {reason}; the weights"
+                f" are those before them; lower learner.lr, and look at the batches in {folder}"
+            )
+
+    def _checkpoint(self) -> None:
+        self._checkpoints.save(self._planner.step, self._trainer, self._planner.state_dict())
+        self._planner.covered()
+
+    def _restore(self) -> None:
+        """Continue at the latest checkpoint; announce weights before any ticket is issued."""
+        planner, publisher = self._planner, self._publisher
+        state = self._checkpoints.load(self._trainer)
+        if state is not None:
+            planner.load_state_dict(state)
+        newest = self._line.call(self._line.store.manifest())
+        version = self._ranks.broadcast(-1 if newest is None else newest.version) + 1
+        single = (self._settings.model / WEIGHTS_FILE).is_file()
+        if state is None and version == 1:
+            version = 0  # only the base model is announced, and it is what we train
+        elif version == 0 and single:
+            if self._ranks.first:
+                publisher.announce_base()
+        else:
+            planner.version = version
+            self._publish(version)
+            publisher.finish()
+        planner.version = version
+        if self._ranks.first:
+            store = self._line.store
+            returned = self._line.call(store.rollback(planner.step))
+            self._line.call(store.set_phase("running"))
+            if state is not None or version:
+                say(f"continues after step {planner.step} as version {version}; {returned} groups return to the pool")
+
+    def _end(self, plan: Plan) -> None:
+        """In this order: the last weights are announced, the checkpoint is complete, the run is over."""
+        self._publisher.finish()
+        self._checkpoint()
+        if self._ranks.first:
+            planner = self._planner
+            say(f"ends after step {planner.step}, version {planner.version}: {plan['reason']}")
+            if plan["phase"]:
+                self._line.call(self._line.store.set_phase(plan["phase"], plan["reason"]))
+
+
+def _check_run(settings: LearnerSettings, line: StoreThread) -> None:
+    meta = line.call(line.store.meta())
+    if not meta:
+        raise VergeError(f"run {settings.run!r} does not exist in the store; `verge up` opens it")
+    for name, ours in (("gamma", settings.gating.gamma), ("group_size", settings.group_size)):
+        if float(meta[name]) != ours:
+            raise VergeError(f"run {settings.run!r} was opened with {name} = {meta[name]}, the config has {ours}")

@@ -1,0 +1,143 @@
+"""What the learner makes of the facts: which problems still teach, what each group is worth, and which are drawn.
+
+Pure functions of the mirror's columns and of the FADE dynamics; α, δ and the gate are those of the step's start.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gating import advantages, bbg, draw, posterior
+from gating.fade import FadeDynamics
+from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
+from store.mirror import Mirror
+from store.wire import GroupEntry
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A batch: for each of n groups its advantage for a success and a failure (scaled), draw weight, and lag."""
+
+    entries: tuple[GroupEntry, ...]
+    success: Floats
+    failure: Floats
+    weight: Floats
+    lag: NDArray[np.int64]
+    alpha: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Evidence and gate of every problem at one version. `scale` gives the open gates mean 1."""
+
+    version: int
+    evidence_a: Floats
+    evidence_b: Floats
+    gate: Floats
+    scale: float
+
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        return self.gate > 0
+
+
+class Opinions:
+    """The advantage of `objective`, with what training and history supply to it.
+
+    Where it has a problem gate (`fade_bbg`, pooled `bbg`), its k, τ and prior are those of [gating], unless
+    `objective.params` holds others; without one, every problem counts as active.
+    """
+
+    def __init__(self, objective: ObjectiveConfig, gating: GatingConfig, drawing: DrawConfig) -> None:
+        self._objective, self._gating, self._drawing = objective, gating, drawing
+        self.fade = FadeDynamics(
+            gating.target_entropy,
+            rate=gating.ema_rate,
+            alpha_max=gating.alpha_max,
+            floor=gating.delta_floor,
+            per_lag=gating.delta_floor_per_lag,
+            mode=gating.delta_mode,
+        )
+        name, params = objective.advantage, dict(objective.params)
+        self._gated = name == "fade_bbg" or (name == "bbg" and params.get("evidence") == "pooled")
+        if self._gated:
+            params = {key: getattr(gating, key) for key in ("k", "tau", "prior_a", "prior_b")} | params
+        self._params: dict[str, Any] = params
+
+    def gates(self, mirror: Mirror, version: int) -> Gates:
+        """What every problem is worth at `version`."""
+        a, b = mirror.evidence_at(version) if mirror.ids else (np.zeros(0), np.zeros(0))
+        if not self._gated or not mirror.ids:
+            return Gates(version, a, b, np.ones(len(a)), 1.0)
+        p = self._params
+        gate = bbg.gate(a, b, p["k"], p["tau"], (p["prior_a"], p["prior_b"]))
+        return Gates(version, a, b, gate, bbg.scale_over_active(gate))
+
+    def masses(self, entries: Sequence[GroupEntry], rows: NDArray[np.int64], gates: Gates) -> Floats:
+        """Mean |advantage| of each group, float[n]; 0 means that it teaches nothing. `rows`: their problems."""
+        c, G, lag = _columns(entries, gates.version)
+        advantage = self._bind(entries, rows, gates, self.fade.delta_at(float(lag.mean())))
+        return advantages.group_mass(advantage, c, G)
+
+    def draw(
+        self,
+        entries: Sequence[GroupEntry],
+        rows: NDArray[np.int64],
+        mass: Floats,
+        gates: Gates,
+        size: int,
+        rng: np.random.Generator,
+    ) -> Drawn:
+        """Draw up to `size` of these groups (all with mass) by systematic PPS, one random number.
+
+        Draw weights are Horvitz–Thompson over the groups given; advantages are scaled to `objective.scale`.
+        """
+        _, _, lag = _columns(entries, gates.version)
+        weights = draw.weights(mass, lag, self._drawing.freshness, self._drawing.epsilon)
+        picked, inclusion = draw.systematic_pps(weights, size, rng)
+        weight = draw.draw_weights(inclusion, len(entries), len(picked), self._drawing.beta)
+        chosen = tuple(entries[i] for i in picked)
+        c, G, lag = _columns(chosen, gates.version)
+        delta = self.fade.delta_at(float(lag.mean()))
+        advantage = self._bind(chosen, rows[picked], gates, delta)
+        success, failure = advantage.success(c, G), advantage.failure(c, G)
+        if self._objective.scale is not None:
+            size_now = float((weight * advantages.group_mass(advantage, c, G) * G).sum() / G.sum())
+            factor = self._objective.scale / size_now if size_now > 0 else 1.0
+            success, failure = success * factor, failure * factor
+        return Drawn(chosen, success, failure, weight, lag, self.fade.alpha, delta)
+
+    def _bind(self, entries: Sequence[GroupEntry], rows: NDArray[np.int64], gates: Gates, delta: float) -> Any:
+        c, G, _ = _columns(entries, gates.version)
+        written = np.array([entry.version_min for entry in entries])
+        a, b = posterior.without_group(
+            gates.evidence_a[rows], gates.evidence_b[rows], c, G, written, gates.version, self._gating.gamma
+        )
+        return advantages.bind(
+            self._objective.advantage,
+            self._params,
+            alpha=self.fade.alpha,
+            delta=delta,
+            evidence_a=a,
+            evidence_b=b,
+            gate_scale=gates.scale,
+        )
+
+
+def lags(entries: Sequence[GroupEntry], version: int) -> NDArray[np.int64]:
+    """Learner version − the oldest version that wrote a token of the group, int64[n]."""
+    return version - np.array([entry.version_min for entry in entries], np.int64)
+
+
+def _columns(
+    entries: Sequence[GroupEntry], version: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    c = np.array([entry.c for entry in entries], np.int64)
+    G = np.array([entry.G for entry in entries], np.int64)
+    return c, G, np.maximum(lags(entries, version), 0)

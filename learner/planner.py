@@ -1,0 +1,242 @@
+"""Rank 0's decisions: what leaves the pool, which tickets go out, which groups the next step trains on."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.admission import Admission, Fruitless, check_fields, ticket_limit
+from learner.batches import balance
+from learner.config import LearnerSettings
+from learner.opinions import Drawn, Gates, Opinions
+from learner.store_thread import StoreThread
+from store.errors import VergeError
+from store.groups import Reason
+from store.mirror import Mirror
+from store.wire import GroupEntry
+
+SAY_WHY_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.03
+
+
+@dataclass(slots=True)
+class Batch:
+    """A drawn batch and what the pool looked like: what the step's record needs."""
+
+    drawn: Drawn
+    active_problems: int
+    reward: float
+    """Mean solve rate of the groups that arrived since the last step (of the drawn ones if none did)."""
+
+
+class Planner:
+    """Keeps the mirror and the pool, paces the actors by tickets, and draws.
+
+    live group ──lag > max_lag──▶ expired        ──mass 0──▶ zero_mass        (both refunded)
+               ──drawn, max_uses times──▶ kept until a checkpoint covers its last use ──▶ used
+
+    A used group stays that long so that a learner killed before the checkpoint can train on it again.
+    `version` is that of the weights being trained; `step` counts finished steps.
+    """
+
+    def __init__(self, settings: LearnerSettings, line: StoreThread, ranks: int, clock: Callable[[], float]) -> None:
+        self._settings, self._line, self._ranks, self._clock = settings, line, ranks, clock
+        self._mirror = Mirror(line.store)
+        self.opinions = Opinions(settings.objective, settings.gating, settings.draw)
+        self._admission = Admission(settings.admission.retest_floor, settings.learner.seed)
+        self._fruitless = Fruitless(settings.admission.fruitless_limit, settings.learner.groups_per_step)
+        self._rng = np.random.default_rng([settings.learner.seed, 2])
+        self._arrived: list[GroupEntry] = []
+        self._last_arrival = clock()
+        self._said = clock()
+        self.version = 0
+        self.step = 0
+        self.covered_step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "version": self.version,
+            "fade": self.opinions.fade.state_dict(),
+            "admission": self._admission.state_dict(),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_fields("Planner", state, {"step", "version", "fade", "admission", "rng"})
+        self.step = self.covered_step = int(state["step"])
+        self.version = int(state["version"])
+        self.opinions.fade.load_state_dict(state["fade"])
+        self._admission.load_state_dict(state["admission"])
+        self._rng.bit_generator.state = state["rng"]
+
+    def wait_for_batch(self, announced_step: int, until: float) -> Batch | None:
+        """A batch as soon as there is one, or None at `until` (clock time), having said what is missing.
+
+        Raises:
+            NothingLeft: no problem has an open gate, and no group is on its way.
+            VergeError: nothing will ever come: no problems, only fruitless groups, or none at all for too long.
+        """
+        while True:
+            batch = self._look(announced_step)
+            if batch is not None or self._clock() >= until:
+                return batch
+            time.sleep(_LOOK_EVERY_S)
+
+    def take(self, batch: Batch) -> list[list[int]]:
+        """Record the draw in the store as that of step + 1; returns the indices of the batch, split over ranks."""
+        ids = [entry.id for entry in batch.drawn.entries]
+        self._line.call(self._line.store.use(ids, self.step + 1))
+        self._mirror.used(ids, self.step + 1)
+        self._fruitless.reset()
+        self._arrived.clear()
+        return balance([entry.tokens for entry in batch.drawn.entries], self._ranks)
+
+    def lost(self, ids: Sequence[str]) -> None:
+        """Payloads that were gone when a rank fetched them."""
+        self._retire(ids, "lost_payload")
+
+    def covered(self) -> None:
+        """A checkpoint of `step` is complete: what was used up to it can leave."""
+        self.covered_step = self.step
+
+    def _look(self, announced_step: int) -> Batch | None:
+        settings = self._settings
+        self._line.check()
+        arrived = self._line.call(self._mirror.sync())
+        if arrived:
+            self._last_arrival = self._clock()
+            self._arrived += arrived
+            self._fruitless.add(len(arrived))
+        gates = self.opinions.gates(self._mirror, self.version)
+        entries, rows, mass = self._tidy(gates)
+        wanted, have = settings.learner.groups_per_step, len(entries)
+        self._issue(announced_step, gates)
+        if have < wanted and not (self._fruitless.over and have):
+            pending, leased = self._line.call(self._line.store.open_tickets())
+            ended = not gates.open.any() and not pending
+            if not (ended and have):
+                self._give_up_or_say(have, wanted, pending, leased, gates)
+                return None
+        if have < wanted:
+            say(
+                f"step {self.step + 1} takes {have} of {wanted} groups: {self._fruitless.arrived} arrived since the"
+                f" last step and the rest teach nothing; {HINT}"
+            )
+        return self._draw(entries, rows, mass, gates, wanted)
+
+    def _draw(
+        self,
+        entries: list[GroupEntry],
+        rows: NDArray[np.int64],
+        mass: NDArray[np.float64],
+        gates: Gates,
+        wanted: int,
+    ) -> Batch:
+        drawn = self.opinions.draw(entries, rows, mass, gates, wanted, self._rng)
+        worst, most = int(drawn.lag.max()), self._settings.admission.max_lag
+        assert worst <= most, f"a group of lag {worst} was drawn, max_lag is {most}"
+        seen = self._arrived or drawn.entries
+        return Batch(drawn, int(gates.open.sum()), float(np.mean([entry.c / entry.G for entry in seen])))
+
+    def _tidy(self, gates: Gates) -> tuple[list[GroupEntry], NDArray[np.int64], NDArray[np.float64]]:
+        """Retire what can never be drawn again; returns what can be drawn now, its problems' rows and masses."""
+        config = self._settings.admission
+        fresh, expired, done = [], [], []
+        for group in self._mirror.pool.values():
+            if group.uses >= config.max_uses:
+                if group.last_step <= self.covered_step:
+                    done.append(group.entry.id)
+            elif self.version - group.entry.version_min > config.max_lag:
+                expired.append(group.entry.id)
+            else:
+                fresh.append(group.entry)
+        self._retire(done, "used")
+        self._retire(expired, "expired")
+        rows = np.array([self._mirror.index[entry.problem_id] for entry in fresh], np.int64)
+        if not fresh:
+            return [], rows, np.zeros(0)
+        mass = self.opinions.masses(fresh, rows, gates)
+        keep = mass > 0
+        self._retire([entry.id for entry, kept in zip(fresh, keep, strict=True) if not kept], "zero_mass")
+        return [entry for entry, kept in zip(fresh, keep, strict=True) if kept], rows[keep], mass[keep]
+
+    def _retire(self, ids: Sequence[str], reason: Reason) -> None:
+        if ids:
+            self._line.call(self._line.store.retire(ids, reason))
+            self._mirror.remove(ids)
+
+    def _issue(self, announced_step: int, gates: Gates) -> None:
+        """Issue up to the limit; nothing once no gate is open."""
+        learner, config = self._settings.learner, self._settings.admission
+        # Beyond the run's own need only one batch more, to choose from: what the last step leaves over is wasted.
+        need = math.ceil(learner.steps * learner.groups_per_step / config.samples_per_insert)
+        limit = min(ticket_limit(announced_step, learner.groups_per_step, config), need + learner.groups_per_step)
+        counters = self._line.call(self._line.store.counters())
+        room = limit - (counters["issued"] - counters["refunded"])
+        if room > 0 and gates.open.any():
+            chosen = self._admission.choose(room, gates.open)
+            self._line.call(self._line.store.issue([self._mirror.ids[i] for i in chosen], limit))
+
+    def _give_up_or_say(self, have: int, wanted: int, pending: int, leased: int, gates: Gates) -> None:
+        now, stall_s = self._clock(), self._settings.learner.stall_s
+        if not self._mirror.ids:
+            raise VergeError(f"run {self._settings.run!r} has no problems; add some before the learner starts")
+        if not gates.open.any() and not pending:
+            solved = int((2 * self._mirror.successes > self._mirror.attempts).sum())
+            raise NothingLeft(
+                f"no active problem is left at step {self.step}: every gate is closed, and {solved} of"
+                f" {len(gates.gate)} problems are solved more often than not; add harder problems"
+            )
+        if self._fruitless.over and not have:
+            raise VergeError(
+                f"{self._fruitless.arrived} groups arrived since step {self.step} and not one teaches anything; {HINT}"
+            )
+        if now - self._last_arrival > stall_s:
+            raise VergeError(
+                f"no group arrived for {now - self._last_arrival:.0f} s (learner.stall_s = {stall_s:g}) while"
+                f" {wanted - have} are missing; is an actor running, and does it reach the store?"
+            )
+        if now - self._said >= SAY_WHY_EVERY_S:
+            self._said = now
+            say(f"have {have} of {wanted} groups for step {self.step + 1}, because {self._why(pending, leased, gates)}")
+
+    def _why(self, pending: int, leased: int, gates: Gates) -> str:
+        since = f"{len(self._arrived)} groups arrived since the last step"
+        if not self._line.call(self._line.store.actors()):
+            return f"no actor has started yet ({pending} tickets wait)"
+        if pending == 0:
+            return f"{since}, and no ticket is out: {int(gates.open.sum())} of {len(gates.gate)} problems are active"
+        return f"{pending} tickets are out, {leased} of them with an actor; {since}"
+
+
+class NothingLeft(Exception):
+    """The run has reached its end before its last step: no problem teaches any more. The message says why."""
+
+
+HINT = (
+    "are the problems all too easy, too hard, or the verifier always of one mind?"
+    " `verge state summary` shows their solve rates"
+)
+
+
+def say(text: str) -> None:
+    """One line for the person who watches."""
+    print(f"learner: {text}", file=sys.stderr, flush=True)
+
+
+def plan_of(batch: Batch, shares: list[list[int]]) -> dict[str, Any]:
+    """The batch as JSON, for every rank."""
+    drawn = batch.drawn
+    return {
+        "ids": [entry.id for entry in drawn.entries],
+        "success": drawn.success.tolist(),
+        "failure": drawn.failure.tolist(),
+        "weight": drawn.weight.tolist(),
+        "shares": shares,
+    }

@@ -1,0 +1,186 @@
+"""The loop against a real store, with an actor that really samples: it learns, resumes, and says why it stops."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.config import (
+    AdmissionConfig,
+    CorrectionConfig,
+    DrawConfig,
+    GatingConfig,
+    LearnerConfig,
+    LearnerSettings,
+    ObjectiveConfig,
+)
+from learner.loop import run_learner
+from learner.store_thread import StoreThread
+from store.errors import VergeError
+from store.server import EmbeddedServer
+from tests.learner.scripted import ScriptedActor, problems, tiny_llama
+
+GROUP = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(server: EmbeddedServer, tmp_path: Path, request: pytest.FixtureRequest) -> LearnerSettings:
+    return LearnerSettings(
+        learner=LearnerConfig(steps=6, groups_per_step=8, lr=3e-3, warmup_steps=2, threads=1, stall_s=20),
+        objective=ObjectiveConfig(),
+        correction=CorrectionConfig(),
+        gating=GatingConfig(),
+        draw=DrawConfig(),
+        admission=AdmissionConfig(),
+        model=tiny_llama(tmp_path / "base"),
+        run_dir=tmp_path / "run",
+        store_url=server.url,
+        store_password=server.password,
+        run=request.node.name[:50].replace("[", "-").replace("]", ""),
+        temperature=1.0,
+        group_size=GROUP,
+    )
+
+
+def open_run(settings: LearnerSettings, count: int = 24) -> StoreThread:
+    line = StoreThread(settings.store_url, settings.run, settings.store_password)
+    meta = {"fingerprint": "test", "gamma": str(settings.gating.gamma), "group_size": str(GROUP)}
+    line.call(line.store.open_run(meta))
+    line.call(line.store.add_problems(problems(count)))
+    return line
+
+
+def train(settings: LearnerSettings) -> ScriptedActor:
+    actor = ScriptedActor(settings.store_url, settings.run, settings.store_password, GROUP)
+    actor.start()
+    try:
+        run_learner(settings)
+    finally:
+        actor.stop()
+    return actor
+
+
+def with_learner(settings: LearnerSettings, **changes: Any) -> LearnerSettings:
+    return replace(settings, learner=settings.learner.model_copy(update=changes))
+
+
+@pytest.mark.parametrize(("max_lag", "max_uses", "spi"), [(4, 1, 1.0), (0, 1, 1.0), (3, 2, 2.0)])
+def test_rewards_rise_with_stale_synchronous_and_replayed_data(
+    settings: LearnerSettings, max_lag: int, max_uses: int, spi: float
+) -> None:
+    settings = replace(
+        with_learner(settings, steps=30),
+        admission=AdmissionConfig(max_lag=max_lag, max_uses=max_uses, samples_per_insert=spi),
+        objective=ObjectiveConfig(advantage="drgrpo", normalisation="constant"),
+    )
+    with open_run(settings) as line:
+        actor = train(settings)
+        history = line.call(line.store.dynamics_history(100))
+        counters = line.call(line.store.counters())
+        manifests = line.call(line.store.manifests())
+        phase = line.call(line.store.phase())
+    assert [row["step"] for row in history] == list(range(1, 31))
+    assert np.mean([row["reward"] for row in history[-5:]]) > np.mean([row["reward"] for row in history[:5]]) + 0.15
+    assert max(row["lag_max"] for row in history) <= max_lag
+    assert phase == ("done", "all 30 steps are taken")
+    assert [m.version for m in manifests] == list(range(31))
+    assert manifests[-1].step == 30
+    assert actor.versions == sorted(actor.versions)
+    assert counters["drawn"] == sum(row["groups"] for row in history) == 240
+    if max_lag == 0:
+        assert counters["expired"] == 0
+        assert all(abs(row["ratio_mean"] - 1) < 1e-4 and row["kl"] < 1e-6 for row in history)
+
+
+def test_a_run_with_fade_bbg_records_what_it_read_from_training(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        train(settings)
+        last = line.call(line.store.dynamics())
+    assert last["step"] == 6
+    assert last["version"] == 6
+    assert last["active_problems"] == 24
+    assert 0 < last["entropy"] < np.log(12)
+    assert last["alpha"] == 3.0
+    assert 0 <= last["idle_share"] <= 1
+    snapshots = sorted(path.name for path in (settings.run_dir / "weights").iterdir())
+    assert snapshots == ["v0000004", "v0000005", "v0000006"]
+
+
+def test_a_resumed_run_continues_at_the_next_step_and_its_versions_never_go_back(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        train(with_learner(settings, steps=3))
+        checkpoint = settings.run_dir / "checkpoints"
+        assert (checkpoint / "latest").read_text() == "step-0000003"
+        before = load_file(settings.run_dir / "weights" / "v0000003" / "model.safetensors")
+        train(settings)
+        after = load_file(settings.run_dir / "weights" / "v0000004" / "model.safetensors")
+        history = line.call(line.store.dynamics_history(100))
+        manifests = line.call(line.store.manifests())
+        phase, _ = line.call(line.store.phase())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [row["step"] for row in history] == [1, 2, 3, 4, 5, 6]
+    assert [(m.version, m.step) for m in manifests] == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (5, 4), (6, 5), (7, 6)]
+    assert phase == "done"
+
+
+def test_groups_trained_on_after_the_last_checkpoint_return_to_the_pool(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        train(with_learner(settings, steps=3, checkpoint_every=2))
+        checkpoints = settings.run_dir / "checkpoints"
+        (checkpoints / "latest").write_text("step-0000002")  # as if killed before the last checkpoint
+        issued = line.call(line.store.counters())
+        train(with_learner(settings, steps=4))
+        counters = line.call(line.store.counters())
+        steps = [row["step"] for row in line.call(line.store.dynamics_history(100))]
+    assert issued["used"] == 16
+    assert steps == [1, 2, 3, 3, 4]
+    assert counters["drawn"] == 8 * 5
+    assert counters["committed"] >= 32
+
+
+def test_a_second_learner_is_refused(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        line.hold("first")
+        with pytest.raises(VergeError, match="has a live learner"):
+            run_learner(settings)
+
+
+def test_without_an_actor_the_learner_gives_up_and_says_what_is_missing(
+    settings: LearnerSettings, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.planner.SAY_WHY_EVERY_S", 0.2)
+    with open_run(settings) as line:
+        with pytest.raises(VergeError, match=r"no group arrived for .* while 8 are missing"):
+            run_learner(with_learner(settings, stall_s=1.0))
+        assert line.call(line.store.phase())[0] == "failed"
+    assert "have 0 of 8 groups for step 1, because no actor has started yet (40 tickets wait)" in capfd.readouterr().err
+
+
+def test_a_run_that_does_not_exist_or_has_another_gamma_is_refused(settings: LearnerSettings) -> None:
+    with pytest.raises(VergeError, match="does not exist in the store"):
+        run_learner(settings)
+    with open_run(settings), pytest.raises(VergeError, match=r"gamma = 0.97, the config has 0.5"):
+        run_learner(replace(settings, gating=GatingConfig(gamma=0.5)))
+
+
+def test_three_skipped_steps_in_a_row_end_the_run_and_leave_their_batches(settings: LearnerSettings) -> None:
+    settings = with_learner(settings, lr=1e30, grad_clip=1e30, warmup_steps=0)
+    with open_run(settings) as line:
+        with pytest.raises(VergeError, match="3 steps in a row, up to 4, were skipped"):
+            train(settings)
+        assert line.call(line.store.phase())[0] == "failed"
+    dumped = sorted((settings.run_dir / "skipped").iterdir())
+    assert [path.name for path in dumped] == ["step-0000002.json", "step-0000003.json", "step-0000004.json"]
+    assert len(json.loads(dumped[0].read_text())["ids"]) == 8
