@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from store.errors import VergeError
 
@@ -176,7 +178,7 @@ class EmbeddedServer:
         return started
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], port: int, password: str, seen: int) -> bool:
-        client = redis.Redis(port=port, password=password, socket_timeout=5.0, protocol=2)
+        client = redis.Redis(port=port, password=password, socket_timeout=1.0, protocol=2, retry=Retry(NoBackoff(), 0))
         deadline = time.monotonic() + _START_WITHIN_S
         while time.monotonic() < deadline:
             if process.poll() is not None:

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from scripted import META, Opened, group, play, problems
 
 from gating import posterior
 from store.client import Store
 from store.server import EmbeddedServer
 from store.wire import RolloutGroup, encode_group
+from tests.store.scripted import META, Opened, group, play, problems
 
 GAMMA = float(META["gamma"])
 

@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
-from scripted import Opened, group, play, problems
 
 from store.client import Store
 from store.errors import CodecError, VergeError
 from store.server import EmbeddedServer
 from store.wire import Ticket, Verdict, encode_group
+from tests.store.lossy import LossyProxy
+from tests.store.scripted import Opened, group, play, problems
 
 ERROR = Verdict.ERROR
 
@@ -82,25 +83,36 @@ def test_a_kill_between_payload_and_script_counts_nothing_and_the_ticket_comes_b
     play(server, body)
 
 
-def test_a_commit_whose_answer_was_lost_is_still_a_commit(server: EmbeddedServer) -> None:
-    async def body(store: Store, _: Opened) -> None:
-        await store.add_problems(problems("p"))
-        await store.issue(["p"], limit=1)
-        (ticket,) = await store.take("a", 1)
-        link, answers = store.link, []
-        call = link.call
-
-        async def lose_the_first_answer(operation):  # type: ignore[no-untyped-def]
-            await call(operation)
-            return await call(operation)
-
-        link.call = lose_the_first_answer
-        answers.append(await store.commit("a", group(ticket, [1, 0, 0, 0])))
-        link.call = call
-        assert answers == ["committed"]
+def test_an_operation_whose_answer_was_lost_is_done_once(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        await store.add_problems(problems("p", "q"))
+        outcomes: list[str] = []
+        async with LossyProxy(server.info.port, seed=3, loss=0.1).running() as proxy:
+            actor = await Store.connect(f"redis://127.0.0.1:{proxy.port}", opened.run, server.password, lease_s=0.2)
+            for number in range(40):
+                assert await actor.issue(["p", "q"], limit=2 * number + 2) == 2
+            while await actor.open_tickets() != (0, 0):
+                for ticket in await actor.take("a", 7):
+                    if ticket.problem_id == "p":
+                        outcomes.append(await actor.commit("a", group(ticket, [1, 0, 1, 1])))
+                    else:
+                        await actor.refuse("a", ticket, "no", errors=2)
+            ids = [entry.id for entry, _, _ in await actor.live_groups()]
+            await actor.use(ids, step=1)
+            await actor.retire(ids[:20], "used")
+            await actor.retire(ids[20:], "expired")
+            await actor.rollback(0)
+            await actor.close()
+        assert proxy.cut > 10
+        assert set(outcomes) == {"committed"}
+        assert len(outcomes) == 40
         counters = await store.counters()
-        assert (counters["committed"], counters["duplicate"]) == (1, 0)
-        assert (await store.fetch([ticket.id]))[ticket.id] is not None
+        expected = {"issued": 80, "committed": 40, "duplicate": 0, "refused": 40, "errors": 80, "drawn": 40}
+        expected |= {"used": 20, "expired": 20, "rolled_back": 20, "refunded": 80, "live_bytes": 0}
+        assert {name: counters[name] for name in expected} == expected
+        found = await store.problem("p")
+        assert found is not None
+        assert (found[1].attempts, found[1].successes) == (160, 120)
 
     play(server, body)
 
