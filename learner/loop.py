@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
 from learner.groups import training_group, why_unfit
@@ -37,14 +39,11 @@ def run_learner(settings: LearnerSettings) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
     ranks = Ranks()
-    try:
-        with StoreThread(settings.store_url, settings.run, settings.store_password) as line:
-            if ranks.first:
-                _check_run(settings, line)
-                line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
-            Learner(settings, ranks, line, asked_to_stop.is_set).run()
-    finally:
-        ranks.close()
+    with StoreThread(settings.store_url, settings.run, settings.store_password) as line:
+        if ranks.first:
+            _check_run(settings, line)
+            line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
+        Learner(settings, ranks, line, asked_to_stop.is_set).run()
 
 
 class Stopped(VergeError):
@@ -106,8 +105,8 @@ class Learner:
             raise
 
     def _decide(self) -> Plan:
-        planner, learner = self._planner, self._settings.learner
-        self._publisher.poll()
+        planner, publisher, learner = self._planner, self._publisher, self._settings.learner
+        publisher.poll()
         if self._stopping():
             return {"do": "stop", "phase": "", "reason": "asked to stop"}
         if planner.step >= learner.steps:
@@ -116,7 +115,7 @@ class Learner:
             return {"do": "checkpoint"}
         started = time.monotonic()
         try:
-            self._batch = planner.wait_for_batch(self._publisher.announced_step, started + _ANSWER_WITHIN_S)
+            self._batch = planner.wait_for_batch(lambda: publisher.announced_step, started + _ANSWER_WITHIN_S)
         except NothingLeft as end:
             return {"do": "stop", "phase": "done", "reason": str(end)}
         self._wait_s += time.monotonic() - started
@@ -203,6 +202,7 @@ class Learner:
                     "active_problems": batch.active_problems,
                     "lag_mean": float(batch.drawn.lag.mean()),
                     "lag_max": int(batch.drawn.lag.max()),
+                    **{f"lag_groups_{lag}": int(n) for lag, n in enumerate(np.bincount(batch.drawn.lag)) if n},
                     "groups": len(batch.drawn.entries),
                     "completions": completions,
                     "tokens": sum(entry.tokens for entry in batch.drawn.entries),

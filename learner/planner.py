@@ -75,15 +75,17 @@ class Planner:
         self._admission.load_state_dict(state["admission"])
         self._rng.bit_generator.state = state["rng"]
 
-    def wait_for_batch(self, announced_step: int, until: float) -> Batch | None:
+    def wait_for_batch(self, announced_step: Callable[[], int], until: float) -> Batch | None:
         """A batch as soon as there is one, or None at `until` (clock time), having said what is missing.
+
+        announced_step: the step whose weights the actors can load by now; tickets are paced by it.
 
         Raises:
             NothingLeft: no problem has an open gate, and no group is on its way.
             VergeError: nothing will ever come: no problems, only fruitless groups, or none at all for too long.
         """
         while True:
-            batch = self._look(announced_step)
+            batch = self._look(announced_step())
             if batch is not None or self._clock() >= until:
                 return batch
             time.sleep(_LOOK_EVERY_S)

@@ -3,6 +3,7 @@
 What crosses ranks besides tensors is JSON in bytes; nothing is pickled.
 """
 
+import atexit
 import contextlib
 import io
 import json
@@ -30,6 +31,8 @@ class Ranks:
             os.environ.update(alone | {"MASTER_PORT": str(_free_port())})
         if not dist.is_initialized():
             deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+            # DeepSpeed remembers the group, so it lasts as long as the process.
+            atexit.register(dist.destroy_process_group)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
@@ -70,11 +73,6 @@ class Ranks:
         if self.world > 1:
             dist.barrier()
 
-    def close(self) -> None:
-        """Leave the process group."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
 
 def import_deepspeed() -> Any:
     """DeepSpeed, quiet, on the CPU where there is no CUDA, and without its shared-memory op that needs a compiler.
@@ -87,7 +85,8 @@ def import_deepspeed() -> Any:
         import deepspeed
         import deepspeed.ops
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # Its first reading would try to compile every op, for seconds, with the linker's errors on stderr.
+        vars(deepspeed.ops).setdefault("__compatible_ops__", {"deepspeed_shm_comm": False})
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     return deepspeed
 
