@@ -22,7 +22,10 @@ def real(
     Raises:
         ValueError: an empty array, a NaN or infinity, or a value out of range.
     """
-    array = np.asarray(value, dtype=np.float64)
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r} but must be a number or an array of numbers") from None
     if array.size == 0:
         raise ValueError(f"{name} is empty but must hold at least one number")
     least, most = float(array.min()), float(array.max())  # a NaN anywhere makes both NaN

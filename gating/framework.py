@@ -38,7 +38,7 @@ def masses(advantage: Advantage, p: npt.ArrayLike, G: int) -> tuple[Array, Array
     pmf = binomial(G, p)
     success = c / G * advantage.success(c, G)
     failure = -(1.0 - c / G) * advantage.failure(c, G)
-    return pmf @ success, pmf @ failure
+    return pmf @ success + 0.0, pmf @ failure + 0.0  # + 0 turns −0 into 0
 
 
 def sign_ratio(advantage: Advantage, p: npt.ArrayLike, G: int) -> Array:

