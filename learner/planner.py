@@ -97,6 +97,7 @@ class Planner:
         self._mirror.used(ids, self.step + 1)
         self._fruitless.reset()
         self._arrived.clear()
+        self._said = self._clock()
         return balance([entry.tokens for entry in batch.drawn.entries], self._ranks)
 
     def lost(self, ids: Sequence[str]) -> None:

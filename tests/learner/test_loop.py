@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 
 @pytest.fixture
-def settings(server: EmbeddedServer, tmp_path: Path, request: pytest.FixtureRequest) -> LearnerSettings:
+def settings(server: EmbeddedServer, tmp_path: Path) -> LearnerSettings:
     return LearnerSettings(
         learner=LearnerConfig(steps=6, groups_per_step=8, lr=5e-3, warmup_steps=2, threads=1, stall_s=20),
         objective=ObjectiveConfig(),
@@ -48,7 +48,7 @@ def settings(server: EmbeddedServer, tmp_path: Path, request: pytest.FixtureRequ
         run_dir=tmp_path / "run",
         store_url=server.url,
         store_password=server.password,
-        run=request.node.name[:50].replace("[", "-").replace("]", ""),
+        run=tmp_path.name,
         temperature=1.0,
         group_size=GROUP,
     )
