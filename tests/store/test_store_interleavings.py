@@ -16,24 +16,6 @@ ROUNDS = 12
 STEPS_PER_ROUND = 60
 IDS = [f"p{i}" for i in range(6)]
 EVENTS = {"take": 4, "commit": 5, "die": 2, "refuse": 1, "late": 1, "give": 1, "renew": 1, "draw": 1, "resume": 1}
-    "take",
-    "take",
-    "take",
-    "take",
-    "commit",
-    "commit",
-    "commit",
-    "commit",
-    "commit",
-    "die",
-    "die",
-    "refuse",
-    "late",
-    "give",
-    "renew",
-    "draw",
-    "resume",
-]
 
 
 @dataclass
