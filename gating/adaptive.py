@@ -20,7 +20,7 @@ class FADE(CountAdvantage):
     delta: float = 1.0
 
     name: ClassVar[str] = "fade"
-    source: ClassVar[str] = "FADE paper, the method"
+    source: ClassVar[str] = "FADE, arXiv 2607.01490, the focal advantage with dynamic entropy"
     dynamic: ClassVar[frozenset[str]] = frozenset({"alpha", "delta"})
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class BBG(CountAdvantage):
     evidence_b: npt.ArrayLike = 0.0
 
     name: ClassVar[str] = "bbg"
-    source: ClassVar[str] = "BBG paper, signed rewards weighted by the boundary utility"
+    source: ClassVar[str] = "Yuan et al., arXiv 2606.15455 (BBG), signed rewards weighted by the boundary utility"
     dynamic: ClassVar[frozenset[str]] = frozenset({"evidence_a", "evidence_b"})
 
     def __post_init__(self) -> None:

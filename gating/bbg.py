@@ -1,7 +1,7 @@
 """Bayesian Boundary Gating: how much one more success on a problem would raise its pass@k, averaged over its posterior.
 
 Boundary utility u = E[d pass@k / dp] = E[k (1−p)^(k−1)], p ~ Beta(A, B). It is k for a problem nobody solves and
-vanishes for one that k tries solve anyway (BBG paper; DESIGN §5).
+vanishes for one that k tries solve anyway (Yuan et al., arXiv 2606.15455; DESIGN §5).
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ class MaxRL(CountAdvantage):
     """A = (r − r̄)/r̄, 0 on an all-wrong group: climbs Σ_{k<G} pass@k/k, towards log p."""
 
     name: ClassVar[str] = "maxrl"
-    source: ClassVar[str] = "Tajwar et al., arXiv 2602.02710 (MaxRL)"
+    source: ClassVar[str] = "Tajwar et al., arXiv 2602.02710 (MaxRL), the estimator with baseline"
 
     def _success(self, c: Array, G: Array) -> Array:
         return (G - c) / c
@@ -33,7 +33,7 @@ class Power(CountAdvantage):
     alpha: float = 2.0
 
     name: ClassVar[str] = "power"
-    source: ClassVar[str] = "FADE paper, the difficulty probe"
+    source: ClassVar[str] = "FADE, arXiv 2607.01490, the probe of the difficulty axis"
 
     def __post_init__(self) -> None:
         scalar("alpha", self.alpha, 0, above=True)
@@ -53,7 +53,7 @@ class AsymGRPO(CountAdvantage):
     delta: float = 0.5
 
     name: ClassVar[str] = "asym_grpo"
-    source: ClassVar[str] = "FADE paper, the sign probe"
+    source: ClassVar[str] = "FADE, arXiv 2607.01490, the probe of the sign axis"
 
     def __post_init__(self) -> None:
         scalar("delta", self.delta, 0, above=True)
@@ -75,7 +75,7 @@ class FGRPO(CountAdvantage):
     _inner: Any = field(init=False, repr=False)
 
     name: ClassVar[str] = "f_grpo"
-    source: ClassVar[str] = "Plyusov et al., arXiv 2602.06717, §4"
+    source: ClassVar[str] = "Plyusov et al., arXiv 2602.06717, the focal weight g = (1 − μ̂)^γ"
 
     def __post_init__(self) -> None:
         scalar("gamma", self.gamma, 0)
@@ -101,7 +101,7 @@ class RSGRPO(CountAdvantage):
     beta: float = 2.0
 
     name: ClassVar[str] = "rs_grpo"
-    source: ClassVar[str] = "Jiang et al. 2025, Risk-Sensitive RL (RS-GRPO), the risk-sensitive advantage"
+    source: ClassVar[str] = "Jiang et al., arXiv 2509.24261 (RS-GRPO), the risk-sensitive advantage"
 
     def __post_init__(self) -> None:
         scalar("beta", self.beta, 0, 700, above=True)
@@ -126,7 +126,7 @@ class PassK(CountAdvantage):
     k: int = 4
 
     name: ClassVar[str] = "passk"
-    source: ClassVar[str] = "Chen et al., arXiv 2508.10751, eqs. 14–15"
+    source: ClassVar[str] = "Chen et al., arXiv 2508.10751, the analytical advantage of pass@k training"
 
     def __post_init__(self) -> None:
         whole("k", self.k, 1)
@@ -187,7 +187,7 @@ class ZeroOnly(CountAdvantage):
     """−1 to every completion of an all-wrong group, else 0: in expectation exactly (1/G)∇pass@G."""
 
     name: ClassVar[str] = "zero_only"
-    source: ClassVar[str] = "BBG paper, zero-success-only updates"
+    source: ClassVar[str] = "Yuan et al., arXiv 2606.15455, updates on problems without an observed success only"
 
     def _success(self, c: Array, G: Array) -> Array:
         return np.zeros_like(c)

@@ -65,7 +65,7 @@ class GRPO(CountAdvantage):
     """A = (r − r̄) / std, sample std (ddof 1, as the public trainers compute it); 0 where std is 0."""
 
     name: ClassVar[str] = "grpo"
-    source: ClassVar[str] = "Shao et al., arXiv 2402.03300, §4.1.2"
+    source: ClassVar[str] = "Shao et al., arXiv 2402.03300 (GRPO), outcome supervision"
 
     @property
     def min_group(self) -> int:
@@ -85,7 +85,7 @@ class DrGRPO(CountAdvantage):
     """A = r − r̄."""
 
     name: ClassVar[str] = "drgrpo"
-    source: ClassVar[str] = "Liu et al., arXiv 2503.20783, §3.2"
+    source: ClassVar[str] = "Liu et al., arXiv 2503.20783 (Dr.GRPO)"
 
     def _success(self, c: Array, G: Array) -> Array:
         return 1.0 - c / G
@@ -100,7 +100,7 @@ class RLOO(CountAdvantage):
     """A = r − mean of the others = G/(G−1) · (r − r̄); needs two."""
 
     name: ClassVar[str] = "rloo"
-    source: ClassVar[str] = "Kool et al. 2019; Ahmadian et al., arXiv 2402.14740, eq. 8"
+    source: ClassVar[str] = "Kool et al. 2019; Ahmadian et al., arXiv 2402.14740 (RLOO)"
 
     @property
     def min_group(self) -> int:
@@ -125,7 +125,7 @@ class OPO(CountAdvantage):
     length_ratio: float = 1.0
 
     name: ClassVar[str] = "opo"
-    source: ClassVar[str] = "Hao et al., arXiv 2505.23585, eq. 7"
+    source: ClassVar[str] = "Hao et al., arXiv 2505.23585 (OPO), the optimal baseline"
 
     def __post_init__(self) -> None:
         scalar("length_ratio", self.length_ratio, 0, above=True)
@@ -146,7 +146,7 @@ class PSR(CountAdvantage):
     """Positive samples only: A = 1 for successes, 0 for failures."""
 
     name: ClassVar[str] = "psr"
-    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, eq. 3"
+    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, L_PSR"
 
     def _success(self, c: Array, G: Array) -> Array:
         return np.ones_like(c)
@@ -161,7 +161,7 @@ class NSR(CountAdvantage):
     """Negative samples only: A = 0 for successes, −1 for failures."""
 
     name: ClassVar[str] = "nsr"
-    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, eq. 4"
+    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, L_NSR"
 
     def _success(self, c: Array, G: Array) -> Array:
         return np.zeros_like(c)
@@ -178,7 +178,7 @@ class WReinforce(CountAdvantage):
     lam: float = 0.1
 
     name: ClassVar[str] = "w_reinforce"
-    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, §5"
+    source: ClassVar[str] = "Zhu et al., arXiv 2506.01347, Weighted-REINFORCE"
 
     def __post_init__(self) -> None:
         scalar("lam", self.lam, 0)

@@ -1,4 +1,4 @@
-"""FADE: difficulty exponent α and failure weight 1/δ, read from training as it moves (FADE paper; DESIGN §5).
+"""FADE: difficulty exponent α and failure weight 1/δ, read from training as it moves (arXiv 2607.01490; DESIGN §5).
 
 α falls from α_max to 1 as the mean solve rate p̂ rises; δ falls from 1 to its floor as entropy drops below its target,
 which makes failures count more and so lifts entropy again.

@@ -2,7 +2,7 @@
 
 Tilted p_[β] ∝ a·e^{v/β} is what KL-controlled reward maximises; filtered p_* = a(·|Y1) is its limit β → 0. Among all
 models that are right with probability μ, p_[β] with logit μ = logit p + 1/β is the closest to a. β is in nats of
-*sequence* KL. (The binary-rewards paper; α-DPG: Kruszewski et al., arXiv 2512.05962; DESIGN §5.)
+*sequence* KL. (Dymetman, arXiv 2605.02375; α-DPG: Kruszewski et al., arXiv 2512.05962; DESIGN §5.)
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """What an advantage does to learning, whatever it is: masses, slope, surrogate, profile, and a common scale.
 
-For a group of G with c correct, c ~ Bin(G, p): the expected policy gradient is F'(p)·∇p (FADE paper; DESIGN §5). The
-three axes are *sign* (m_S/m_F), *difficulty* (where in p the mass sits) and *scale* (its size; equalise to compare).
+For a group of G with c correct, c ~ Bin(G, p): the expected policy gradient is F'(p)·∇p (FADE, arXiv 2607.01490;
+DESIGN §5). The three axes are *sign* (m_S/m_F), *difficulty* (where in p the mass sits) and *scale* (its size; equalise
+to compare).
 All p are arrays of any shape; results have that shape.
 """
 

@@ -96,12 +96,15 @@ class DifficultyAnchor:
         self.beliefs = deque((scalar("beliefs", belief, 0, 1) for belief in state["beliefs"]), maxlen=self.window)
 
 
-class LikelihoodAdvantage(GRPO):
-    """Base of the advantages that also read each completion's log-probability.
+class LikelihoodAdvantage:
+    """Base of the advantages that also read each completion's log-probability: `completions` instead of two counts.
 
-    `completions(rewards, logprobs)` is the advantage. success and failure are GRPO's: what the counts alone say, which
-    is all that masses and drawing priorities know.
+    Counts alone do not determine them, so success and failure are refused rather than answered with something else.
+    Where only counts are at hand, as for drawing priorities, GRPO is what these methods start from.
     """
+
+    name: ClassVar[str]
+    source: ClassVar[str]
 
     def completions(self, rewards: npt.ArrayLike, logprobs: npt.ArrayLike) -> Array:
         """Advantage of every completion.
@@ -111,6 +114,20 @@ class LikelihoodAdvantage(GRPO):
             logprobs: [N, G], sequence log-probability of each completion, nats.
         """
         raise NotImplementedError
+
+    def success(self, c: npt.ArrayLike, G: npt.ArrayLike) -> Array:
+        """Refused: see the class."""
+        raise ValueError(self._refusal())
+
+    def failure(self, c: npt.ArrayLike, G: npt.ArrayLike) -> Array:
+        """Refused: see the class."""
+        raise ValueError(self._refusal())
+
+    def _refusal(self) -> str:
+        return (
+            f"advantage {self.name!r} depends on each completion's log-probability, not on counts alone; "
+            "call completions(rewards, logprobs), or choose an advantage of counts"
+        )
 
 
 def standardised(values: Array) -> Array:

@@ -72,7 +72,7 @@ def bootstrap(
 def max_at_k(rewards: npt.ArrayLike, k: int) -> Array:
     """Unbiased estimate of E[max of k rewards] from n graded rewards in the last axis: Σ_i C(i−1, k−1)/C(n, k)·r_(i).
 
-    For 0/1 rewards it is pass@k (Walder & Karkhanis, arXiv 2505.15201, thm. 3).
+    For 0/1 rewards it is pass@k (Walder & Karkhanis, arXiv 2505.15201, maxg@k).
     """
     r = np.sort(real("rewards", rewards), axis=-1)
     n, tries = r.shape[-1], int(whole("k", k, 1))
@@ -86,7 +86,7 @@ def max_at_k(rewards: npt.ArrayLike, k: int) -> Array:
 def second_half_only(K: npt.ArrayLike, c: npt.ArrayLike) -> Array:
     """P(all c successes of 2K exchangeable samples lie in the second K) = C(K, c)/C(2K, c).
 
-    How often a problem looks "newly solved" when nothing has changed (BBG paper, the noise test).
+    How often a problem looks "newly solved" when nothing has changed (Yuan et al., arXiv 2606.15455, the noise test).
     """
     half = whole("K", K, 1)
     successes, samples = counts(c, 2.0 * half)

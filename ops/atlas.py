@@ -9,7 +9,6 @@ import numpy as np
 
 from gating import fade, framework
 from gating.advantages import CountAdvantage, find, make, names
-from gating.history import LikelihoodAdvantage
 from store.errors import VergeError
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ def drawable(group_size: int) -> dict[str, Any]:
     advantages = {}
     for name in names():
         cls = find(name)
-        if not issubclass(cls, CountAdvantage) or issubclass(cls, LikelihoodAdvantage):
-            continue
-        if make(name).min_group <= group_size:
+        if issubclass(cls, CountAdvantage) and make(name).min_group <= group_size:
             advantages[name] = make(name)
     return advantages
 
@@ -186,6 +183,6 @@ def _page(svg: str, advantages: dict[str, Any], G: int) -> str:
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Advantages at G = {G}</title>"
         "<style>body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1300px;padding:0 1rem}"
         "svg{width:100%;height:auto}td{padding:.15rem 1rem .15rem 0;vertical-align:top}</style>"
-        f"<body>{drawing}<p>Not drawn, because counts alone do not determine them: "
+        f"<body>{drawing}<p>Not drawn, because counts alone do not determine them or they need a larger group: "
         f"{', '.join(hidden) or 'none'}.</p><table>{rows}</table></body></html>"
     )

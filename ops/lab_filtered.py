@@ -1,9 +1,10 @@
 """`verge lab filtered`: why KL-controlled reward narrows a model that cannot represent the filtered one.
 
-A toy of the binary-rewards paper in which everything is exact. Answers are all 4⁶ = 4096 strings of six letters; right
-ones are the 64 palindromes. The policy is a position-dependent bigram model: it can hold the base a, one of its own,
-but not p_* = a(·|right), for a bigram has forgotten the first letter when it writes the last. Each objective is climbed
-from the base, as training would, by its exact gradient, the sum over all strings; it may reach a local optimum only.
+The toy experiment of Dymetman, arXiv 2605.02375, with another task, in which everything is exact. Answers are all
+4⁶ = 4096 strings of six letters; right ones are the 64 palindromes. The policy is a position-dependent bigram model:
+it can hold the base a, one of its own, but not p_* = a(·|right), for a bigram has forgotten the first letter when it
+writes the last. Each objective is climbed from the base, as training would, by its exact gradient, the sum over all
+strings; it may reach a local optimum only.
 """
 
 import itertools

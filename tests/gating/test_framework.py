@@ -66,8 +66,6 @@ class Softmax:
 def test_the_true_expected_gradient_is_the_slope_times_the_gradient_of_p(name, params):
     policy = Softmax()
     advantage = make(name, **params)
-    if name in ("ha_dw", "unlikely", "ds_grpo") and not params:
-        assert advantage.min_group == 2
     gradient = policy.expected_gradient(
         np.where(
             policy.right[policy.groups] == 1.0,
@@ -228,6 +226,7 @@ def test_every_registered_advantage_names_its_source():
         (lambda: make("grpo").success(9, 8), r"c is 9 but must be in \[0, 8\]"),
         (lambda: make("grpo").success([], 8), "c is empty"),
         (lambda: make("mc_grpo").success(1, 3), "median absolute deviation"),
+        (lambda: framework.masses(make("unlikely"), 0.5, 8), "'unlikely' depends on each completion's log-probability"),
     ],
 )
 def test_bad_input_is_refused_by_name(call, message):
