@@ -83,7 +83,7 @@ class Link:
             VergeError: it stayed away for longer than `patience_s`, or it refused for a reason a person must remove.
         """
         began = said = time.monotonic()
-        pause_s = 0.05
+        pause_s = 0.02
         while True:
             try:
                 return await operation(self.redis)

@@ -87,7 +87,7 @@ def test_an_operation_whose_answer_was_lost_is_done_once(server: EmbeddedServer)
     async def body(store: Store, opened: Opened) -> None:
         await store.add_problems(problems("p", "q"))
         outcomes: list[str] = []
-        async with LossyProxy(server.info.port, seed=3, loss=0.1).running() as proxy:
+        async with LossyProxy(server.info.port, seed=3, loss=0.06).running() as proxy:
             actor = await Store.connect(f"redis://127.0.0.1:{proxy.port}", opened.run, server.password, lease_s=0.2)
             for number in range(40):
                 assert await actor.issue(["p", "q"], limit=2 * number + 2) == 2
@@ -103,7 +103,7 @@ def test_an_operation_whose_answer_was_lost_is_done_once(server: EmbeddedServer)
             await actor.retire(ids[20:], "expired")
             await actor.rollback(0)
             await actor.close()
-        assert proxy.cut > 10
+        assert proxy.cut > 5
         assert set(outcomes) == {"committed"}
         assert len(outcomes) == 40
         counters = await store.counters()
