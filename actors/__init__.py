@@ -1,0 +1,1 @@
+"""Problems, verifiers, the vLLM engine and the rollout loop. May import store and gating, never learner."""

@@ -1,0 +1,109 @@
+"""The [problems], [sampling], [verifier] and [actor] sections of the config."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from store.section import Section
+
+
+class ProblemsConfig(Section):
+    """Which problems are trained on, and which are held out to measure with."""
+
+    source: str = "builtin:countdown"
+    """`builtin:countdown`, `builtin:arithmetic`, or a JSONL file (id, prompt or messages, verifier, answer, tags)."""
+
+    train_count: int | None = Field(None, ge=1)
+    """Problems to train on. None: 512 of a built-in family, all that are left of a file."""
+
+    held_out_count: int | None = Field(None, ge=0)
+    """Problems that are never trained on. None: 256 of a built-in family, `held_out_share` of a file."""
+
+    held_out_share: float = Field(0.1, ge=0, lt=1)
+    """Share of a file that is held out when `held_out_count` is absent."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the split. Train and held-out problems of one seed never meet; another seed shuffles anew."""
+
+    form: Literal["auto", "plain", "chat"] = "auto"
+    """How a built-in family puts its problems: `plain` text, as for a tiny model, or `chat` messages for a model with a
+    chat template. `auto`: countdown plain, arithmetic chat."""
+
+    @model_validator(mode="after")
+    def _form_of_a_file(self) -> Self:
+        if self.form != "auto" and not self.source.startswith("builtin:"):
+            raise ValueError(
+                f"form is {self.form!r}, but only built-in families have a choice: in a file, `prompt` is plain text "
+                "and `messages` is a chat; remove form"
+            )
+        return self
+
+
+class SamplingConfig(Section):
+    """How completions are drawn from the policy."""
+
+    group_size: int = Field(8, ge=2)
+    """G, completions of one rollout group."""
+
+    temperature: float = Field(1.0, gt=0)
+    """Temperature at which actors sample and the learner evaluates its log-probs."""
+
+    max_completion_tokens: int = Field(64, ge=1)
+    """Tokens of a completion, its end token included. A completion that reaches this without ending is truncated."""
+
+
+class ActorConfig(Section):
+    """How many actors there are on this machine, and what each gives its engine."""
+
+    count: int = Field(1, ge=0)
+    """Actors that `verge up` starts; 0 when they run elsewhere."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Dtype of the engine's weights; `auto` takes the snapshot's own."""
+
+    context_tokens: int = Field(2048, ge=2)
+    """Longest prompt and completion together, in tokens; at most the model's positions."""
+
+    max_sequences: int = Field(256, ge=1)
+    """Completions that the engine generates at once. Tickets are taken to keep it full, and a quarter more to queue."""
+
+    tensor_parallel: int = Field(1, ge=1)
+    """GPUs of one engine."""
+
+    gpu_memory_share: float = Field(0.85, gt=0, le=1)
+    """Share of a GPU's memory that the engine may take."""
+
+    cpu_kv_cache_gib: int = Field(1, ge=1)
+    """GiB of keys and values of an engine on CPU."""
+
+    cpu_cores: str | None = None
+    """Cores of an engine on CPU, as in `0-3` or `1`; by default vLLM chooses."""
+
+    drain_grace_s: float = Field(15.0, gt=0)
+    """Seconds in which an actor that is asked to stop finishes its groups; the rest of its tickets it gives back."""
+
+    max_error_share: float = Field(0.2, gt=0, le=1)
+    """Share of completions that may end in an `error` before the actor stops and says why."""
+
+    def tickets_in_flight(self, group_size: int) -> int:
+        """Tickets an actor holds at once: enough to fill the engine and a quarter more to queue behind it."""
+        return max(1, -(-5 * self.max_sequences // (4 * group_size)))
+
+
+class VerifierConfig(Section):
+    """Limits on verification, and what becomes of a completion that was cut off."""
+
+    workers: int = Field(2, ge=1)
+    """Processes that run `python:` verifiers. The built-in ones take microseconds and run in the actor."""
+
+    time_limit_s: float = Field(5.0, gt=0)
+    """Wall-clock seconds for one check. A longer one is killed and its completion gets `timeout`, reward 0."""
+
+    import_limit_s: float = Field(60.0, gt=0)
+    """Wall-clock seconds for a worker to start and import the verifiers of the run."""
+
+    memory_limit_mib: int = Field(1024, ge=16)
+    """Address space that a worker may take beyond what its imports needed. Beyond it, the check ends in `error`."""
+
+    verify_truncated: bool = False
+    """Verify a completion that reached its token limit without ending, instead of giving it `truncated`, reward 0."""

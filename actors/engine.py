@@ -1,0 +1,208 @@
+"""One vLLM engine in this process: token-in, token-out, with weights that change while it generates."""
+
+import asyncio
+import gc
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.errors import VergeError
+from store.wire import Span
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine is started with.
+
+    `stop_token_ids` are all the ids that end a completion; the fields named `cpu_` matter on a CPU only.
+    """
+
+    model: Path
+    version: int
+    dtype: str
+    context_tokens: int
+    max_completion_tokens: int
+    group_size: int
+    temperature: float
+    stop_token_ids: tuple[int, ...]
+    max_sequences: int
+    tensor_parallel: int
+    gpu_memory_share: float
+    cpu_kv_cache_gib: int
+    cpu_cores: str | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion as the engine returned it.
+
+    `token_ids` int32 [T] with the end token; `logprobs` float32 [T], log μ(token) after temperature, NaN where vLLM
+    gave none; `spans` say which version wrote which tokens; `finish_reason` is `stop`, `length`, or what is not a
+    sample: `abort`, `error`.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    spans: tuple[Span, ...]
+    finish_reason: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is a sample of the policy at all."""
+        return self.finish_reason in ("stop", "length")
+
+
+def prepare_environment(settings: EngineSettings) -> None:
+    """Set what vLLM reads from the environment when it is imported. Values the user has set win."""
+    defaults = {
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_kv_cache_gib),
+        "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings at every reload ("Failed to load weights") are of buffers
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if settings.cpu_cores is not None:
+        defaults["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_cores
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+class Engine:
+    """An AsyncLLM whose weights are replaced in flight.
+
+    generating ──update()──▶ paused, requests frozen ──load──▶ tagged with the version ──▶ generating
+
+    Invariant: every token is sampled by one whole set of weights, and its span names that set. Completions that
+    were in flight go on under the new weights over their old keys and values (`keep`): the behaviour log-probs
+    are vLLM's own, so the ratio is exact. New requests never read a prefix that old weights cached: the cache
+    is salted with the version.
+    """
+
+    def __init__(self, llm: Any, settings: EngineSettings) -> None:
+        self._llm = llm
+        self._settings = settings
+        self._updates = asyncio.Lock()
+        self._requests = 0
+        self.version = settings.version
+
+    @classmethod
+    async def start(cls, settings: EngineSettings) -> "Engine":
+        """Load the model into a new engine and tag it with `settings.version`.
+
+        Raises:
+            VergeError: vLLM is not installed, or refuses the model; the message ends with vLLM's own reason.
+        """
+        prepare_environment(settings)
+        try:
+            from vllm import AsyncEngineArgs
+            from vllm.platforms import current_platform
+            from vllm.v1.engine.async_llm import AsyncLLM
+        except ImportError as error:
+            raise VergeError(
+                f"vLLM cannot be imported ({error}); install the extra `actor` on a GPU or `actor-cpu` on a CPU"
+            ) from error
+        args = AsyncEngineArgs(
+            model=str(settings.model),
+            dtype=settings.dtype,  # type: ignore[arg-type]
+            max_model_len=settings.context_tokens,
+            max_num_seqs=settings.max_sequences,
+            tensor_parallel_size=settings.tensor_parallel,
+            gpu_memory_utilization=settings.gpu_memory_share,
+            enforce_eager=current_platform.is_cpu(),
+            logprobs_mode="processed_logprobs",
+            enable_prefix_caching=True,
+            generation_config="vllm",  # the model's own defaults (top-p, penalties) would bias the ratio
+            seed=settings.seed,
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+        )
+        try:
+            llm = AsyncLLM.from_engine_args(args)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error
+        engine = cls(llm, settings)
+        await llm.update_weight_version(str(settings.version))
+        return engine
+
+    async def generate(self, prompt_ids: NDArray[np.int32]) -> list[Sample]:
+        """Sample `group_size` completions of one prompt.
+
+        Args:
+            prompt_ids: int32 [P], sent as they are.
+
+        Returns:
+            The samples in vLLM's order, incomplete ones included.
+        """
+        from vllm import SamplingParams
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+
+        self._requests += 1
+        params = SamplingParams(
+            n=self._settings.group_size,
+            temperature=self._settings.temperature,
+            max_tokens=self._settings.max_completion_tokens,
+            stop_token_ids=list(self._settings.stop_token_ids),
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist(), cache_salt=f"version-{self.version}")
+        final = None
+        async for output in self._llm.generate(prompt, params, request_id=f"group-{self._requests}"):
+            final = output
+        if final is None or list(final.prompt_token_ids) != prompt_ids.tolist():
+            raise VergeError("vLLM returned other prompt tokens than it was sent; this version of vLLM cannot be used")
+        return [_sample(completion) for completion in final.outputs]
+
+    async def update(self, version: int, weights: Path) -> float:
+        """Replace the weights by those of the folder `weights`, freezing requests meanwhile.
+
+        Returns:
+            Seconds for which generation stood still.
+
+        Raises:
+            VergeError: the weights could not be loaded; the engine stays paused and must be closed.
+        """
+        async with self._updates:
+            begin = time.monotonic()
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            try:
+                await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights)})
+                await self._llm.update_weight_version(str(version))
+            except Exception as error:
+                # The weights may be half replaced: stay paused, so that nothing is sampled from them, and end.
+                raise VergeError(f"vLLM could not load version {version} from {weights}: {error}") from error
+            self.version = version
+            await self._llm.resume_generation()
+            return time.monotonic() - begin
+
+    @property
+    def death(self) -> str | None:
+        """Why the engine can no longer generate, or None while it can."""
+        return str(self._llm.dead_error) if self._llm.errored else None
+
+    async def close(self) -> None:
+        """Stop the engine's processes."""
+        self._llm.shutdown(timeout=10.0)
+        await asyncio.sleep(0.1)  # its output task ends, which refers to it …
+        self._llm = None
+        gc.collect()  # … and it is part of a cycle: its own clean-up fails at the interpreter's end
+
+
+def _sample(completion: Any) -> Sample:
+    token_ids = np.asarray(completion.token_ids, dtype=np.int32)
+    logprobs = np.full(len(token_ids), np.nan, dtype=np.float32)
+    flat = completion.logprobs
+    for position, (start, end) in enumerate(zip(flat.start_indices, flat.end_indices, strict=True)):
+        if end > start and flat.token_ids[start] == token_ids[position]:
+            logprobs[position] = flat.logprobs[start]
+    spans = tuple(Span(int(span.version), span.start, span.end) for span in completion.weight_versions or ())
+    return Sample(token_ids, logprobs, spans, completion.finish_reason or "abort")

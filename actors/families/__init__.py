@@ -1,0 +1,1 @@
+"""Built-in problem families, generated from a seed: countdown and arithmetic."""

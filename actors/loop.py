@@ -1,0 +1,273 @@
+"""The rollout loop of one actor: tickets in, verified rollout groups out."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.config import ActorConfig, SamplingConfig, VerifierConfig
+from actors.engine import Engine, EngineSettings, Sample
+from actors.prompts import encode_prompts
+from actors.verifiers import Verifiers
+from actors.weights import newest_snapshot
+from store.client import Store
+from store.errors import VergeError
+from store.wire import Completion, Problem, RolloutGroup, Ticket, Verdict
+
+SAY_WHY_EVERY_S = 10.0
+HEARTBEAT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSettings:
+    """All an actor needs to know; everything else it learns from the store."""
+
+    name: str
+    run: str
+    store_url: str
+    store_password: str | None
+    lease_s: float
+    model: Path
+    actor: ActorConfig
+    sampling: SamplingConfig
+    verifier: VerifierConfig
+    seed: int
+
+
+class Actor:
+    """One engine, its tickets, and what became of them.
+
+    waiting for weights ──▶ running ──SIGTERM / run done──▶ draining ──▶ stopped
+                               └──engine dead, errors above the limit──▶ failed
+
+    Invariant: each ticket taken is held in exactly one rollout task, and leaves by a commit, by a refusal, or by
+    being given back. A kill −9 leaves it leased, and the lease runs out.
+    """
+
+    def __init__(self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any) -> None:
+        self._settings = settings
+        self._store = store
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._verifiers = Verifiers(settings.verifier)
+        self._problems: dict[str, tuple[Problem, np.ndarray]] = {}
+        self._held: dict[str, Ticket] = {}
+        self._rollouts: set[asyncio.Task[None]] = set()
+        self._draining = asyncio.Event()
+        self._completions = 0
+        self._errors = 0
+        self._tokens = 0
+        self._update_s = 0.0
+        self._began = time.monotonic()
+
+    async def run(self) -> None:
+        """Roll out until the run is done or the process is asked to stop.
+
+        Raises:
+            VergeError: the engine died, or the verifier fails too often to be believed.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._draining.set)
+        services = [
+            asyncio.create_task(service)
+            for service in (self._take_tickets(), self._follow_weights(), self._keep_alive())
+        ]
+        try:
+            await self._drained_or_failed(services)
+        finally:
+            for task in (*services, *self._rollouts):
+                task.cancel()
+            await asyncio.gather(*services, *self._rollouts, return_exceptions=True)
+            with contextlib.suppress(VergeError):  # the store may be what failed; the leases then run out
+                await self._store.give_back(self._settings.name, list(self._held.values()))
+            self._verifiers.close()
+
+    async def _drained_or_failed(self, services: list[asyncio.Task[None]]) -> None:
+        draining = asyncio.create_task(self._draining.wait())
+        done, _ = await asyncio.wait([draining, *services], return_when=asyncio.FIRST_COMPLETED)
+        draining.cancel()
+        for task in done - {draining}:
+            task.result()
+        if self._rollouts:
+            say(f"draining {len(self._rollouts)} groups, at most {self._settings.actor.drain_grace_s:g} s")
+            await asyncio.wait(self._rollouts, timeout=self._settings.actor.drain_grace_s)
+
+    async def _take_tickets(self) -> None:
+        waiting_since = time.monotonic()
+        said = waiting_since
+        while not self._draining.is_set():
+            free = self._settings.actor.tickets_in_flight(self._settings.sampling.group_size) - len(self._held)
+            if free <= 0:
+                await asyncio.wait(self._rollouts, return_when=asyncio.FIRST_COMPLETED)
+                self._raise_failures()
+                continue
+            tickets = await self._store.take(self._settings.name, free, block_ms=200)
+            for ticket in tickets:
+                self._held[ticket.id] = ticket
+                task = asyncio.create_task(self._roll_out(ticket))
+                self._rollouts.add(task)
+            self._raise_failures()
+            now = time.monotonic()
+            if tickets or self._rollouts:
+                waiting_since = now
+            elif now - max(said, waiting_since) > SAY_WHY_EVERY_S:
+                said = now
+                say(f"idle for {now - waiting_since:.0f} s: the learner has issued no ticket that is not taken")
+
+    def _raise_failures(self) -> None:
+        for task in [task for task in self._rollouts if task.done()]:
+            self._rollouts.discard(task)
+            task.result()
+
+    async def _roll_out(self, ticket: Ticket) -> None:
+        problem, prompt_ids = await self._problem(ticket.problem_id)
+        samples = await self._engine.generate(prompt_ids)
+        completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
+        group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
+        self._check_errors(completions)
+        await self._store.commit(self._settings.name, group)
+        del self._held[ticket.id]
+
+    async def _problem(self, problem_id: str) -> tuple[Problem, np.ndarray]:
+        if problem_id not in self._problems:
+            found = await self._store.problem(problem_id)
+            if found is None:
+                raise VergeError(f"a ticket names problem {problem_id!r}, which the store does not have")
+            sampling, actor = self._settings.sampling, self._settings.actor
+            prompts = encode_prompts([found[0]], self._tokenizer, actor.context_tokens, sampling.max_completion_tokens)
+            self._problems[problem_id] = found[0], prompts[problem_id]
+        return self._problems[problem_id]
+
+    async def _judge(self, problem: Problem, sample: Sample) -> Completion:
+        if sample.complete:
+            text = self._tokenizer.decode(sample.token_ids, skip_special_tokens=True)
+            reward, verdict = await self._verifiers.verify(problem, text, sample.finish_reason)
+        else:
+            reward, verdict = 0.0, Verdict.ERROR
+        return Completion(sample.token_ids, sample.logprobs, sample.spans, reward, verdict, sample.finish_reason)
+
+    def _check_errors(self, completions: tuple[Completion, ...]) -> None:
+        self._completions += len(completions)
+        self._tokens += sum(len(completion.token_ids) for completion in completions)
+        self._errors += sum(completion.verdict is Verdict.ERROR for completion in completions)
+        share, limit = self._errors / self._completions, self._settings.actor.max_error_share
+        if self._completions >= 64 and share > limit:
+            raise VergeError(
+                f"{self._errors} of {self._completions} completions ended in an error of the verifier or the engine, "
+                f"more than actor.max_error_share = {limit:g}; last error: {self._verifiers.last_error or 'engine abort'}"
+            )
+
+    async def _follow_weights(self) -> None:
+        while True:
+            snapshot = await newest_snapshot(self._store, self._engine.version, block_ms=500)
+            if snapshot is not None:
+                manifest, folder = snapshot
+                self._update_s += await self._engine.update(manifest.version, folder)
+
+    async def _keep_alive(self) -> None:
+        """Heartbeat, leases, the engine's pulse, and the end of the run."""
+        renewed = time.monotonic()
+        tokens, at = 0, renewed
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._engine.death is not None:
+                raise VergeError(f"the vLLM engine died: {self._engine.death}")
+            now = time.monotonic()
+            await self._store.beat(
+                self._settings.name,
+                {
+                    "engine": "vllm",
+                    "version": self._engine.version,
+                    "tickets": len(self._held),
+                    "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
+                    "completions": self._completions,
+                    "errors": self._errors,
+                    "update_s": round(self._update_s, 3),
+                    "up_s": round(now - self._began, 1),
+                },
+            )
+            tokens, at = self._tokens, now
+            if now - renewed > self._settings.lease_s / 3:
+                await self._store.renew(self._settings.name, list(self._held.values()))
+                renewed = now
+            phase, reason = await self._store.phase()
+            if phase in ("done", "failed"):
+                say(f"the run is {phase}{': ' + reason if reason else ''}")
+                self._draining.set()
+
+
+async def run_actor(settings: ActorSettings) -> None:
+    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
+    from transformers import AutoTokenizer
+
+    store = await Store.connect(settings.store_url, settings.run, settings.store_password, lease_s=settings.lease_s)
+    try:
+        snapshot = None
+        began = said = time.monotonic()
+        while snapshot is None:
+            snapshot = await newest_snapshot(store, -1, block_ms=1000)
+            if time.monotonic() - said > SAY_WHY_EVERY_S:
+                said = time.monotonic()
+                say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
+        manifest, folder = snapshot
+        tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        engine = await Engine.start(engine_settings(settings, manifest.version, folder, tokenizer))
+        say(f"generating with version {manifest.version} from {folder}")
+        try:
+            await Actor(settings, store, engine, tokenizer).run()
+        finally:
+            await engine.close()
+    finally:
+        await store.close()
+
+
+def engine_settings(settings: ActorSettings, version: int, folder: Path, tokenizer: Any) -> EngineSettings:
+    """The engine's part of an actor's settings, with all the ids that end a completion of this model."""
+    actor, sampling = settings.actor, settings.sampling
+    return EngineSettings(
+        model=folder,
+        version=version,
+        dtype=actor.dtype,
+        context_tokens=actor.context_tokens,
+        max_completion_tokens=sampling.max_completion_tokens,
+        group_size=sampling.group_size,
+        temperature=sampling.temperature,
+        stop_token_ids=stop_token_ids(settings.model, tokenizer),
+        max_sequences=actor.max_sequences,
+        tensor_parallel=actor.tensor_parallel,
+        gpu_memory_share=actor.gpu_memory_share,
+        cpu_kv_cache_gib=actor.cpu_kv_cache_gib,
+        cpu_cores=actor.cpu_cores,
+        seed=settings.seed,
+    )
+
+
+def stop_token_ids(model: Path, tokenizer: Any) -> tuple[int, ...]:
+    """Every end-of-sequence id the model names: its generation config's and its tokenizer's.
+
+    Raises:
+        VergeError: it names none, so that no completion could ever be finished.
+    """
+    from transformers import GenerationConfig
+
+    found: set[int] = set()
+    with contextlib.suppress(OSError):  # a model without generation_config.json
+        named = GenerationConfig.from_pretrained(model).eos_token_id
+        found.update(named if isinstance(named, list) else [named] if named is not None else [])
+    if tokenizer.eos_token_id is not None:
+        found.add(tokenizer.eos_token_id)
+    if not found:
+        raise VergeError(f"model {model} names no end-of-sequence token, so no completion could ever be finished")
+    return tuple(sorted(found))
+
+
+def say(message: str) -> None:
+    """One line to the log of this process."""
+    print(f"actor: {message}", file=sys.stderr, flush=True)

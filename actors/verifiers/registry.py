@@ -1,0 +1,69 @@
+"""Verifiers by the name that a problem gives: the built-in ones, or a function of the user's."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actors.verifiers import countdown, exact, number
+from store.errors import VergeError
+from store.wire import Json
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A verifier that takes microseconds and runs in the actor itself.
+
+    `check_answer(answer)` raises ValueError for parameters that it cannot use; `verify(answer, text)` never raises for
+    those that passed.
+    """
+
+    name: str
+    check_answer: Callable[[Json], None]
+    verify: Callable[[Json, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFunction:
+    """`function(problem, completion)` of an importable module, run in a worker process.
+
+    `problem` is a dict of id, prompt, answer and tags; the result is a bool, or 0 or 1.
+    """
+
+    module: str
+    function: str
+
+    @property
+    def name(self) -> str:
+        """`python:module:function`."""
+        return f"python:{self.path}"
+
+    @property
+    def path(self) -> str:
+        """`module:function`."""
+        return f"{self.module}:{self.function}"
+
+
+BUILT_IN = {
+    "exact": BuiltIn("exact", exact.check_answer, exact.verify),
+    "number": BuiltIn("number", number.check_answer, number.verify),
+    "countdown": BuiltIn("countdown", countdown.check_answer, countdown.verify),
+}
+
+
+def make_verifier(spec: str) -> BuiltIn | PythonFunction:
+    """The verifier of a spec: `exact`, `number`, `countdown` or `python:module:function`.
+
+    Raises:
+        VergeError: there is none of this name; the nearest known one is named. Nothing is imported here.
+    """
+    if spec in BUILT_IN:
+        return BUILT_IN[spec]
+    kind, *parts = spec.split(":")
+    if kind == "python":
+        match parts:
+            case [module, function] if all(map(str.isidentifier, [*module.split("."), function])):
+                return PythonFunction(module, function)
+        raise VergeError(f"verifier {spec!r}: write python:module:function, for example python:my_checks:solved")
+    near = difflib.get_close_matches(spec, BUILT_IN, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(BUILT_IN)}, python:module:function"
+    raise VergeError(f"unknown verifier {spec!r}; {hint}")

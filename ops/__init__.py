@@ -1,0 +1,1 @@
+"""Config, command line, launcher, server, benchmarks and labs. May import every room."""

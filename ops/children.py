@@ -1,0 +1,89 @@
+"""The processes of a run: started with a log each, watched, restarted, and stopped in order."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BACK_OFF_S = (1.0, 5.0, 20.0)
+HEALTHY_S = 120.0
+
+
+@dataclass
+class Child:
+    """One process of the run and its log.
+
+    running ──exit──▶ (actor: back-off ──▶ running again) or stopped; more restarts than `BACK_OFF_S` within
+    `HEALTHY_S` of one another: failed.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    started_s: float = 0.0
+    not_before_s: float = 0.0
+
+    def start(self) -> None:
+        """Start the process, its output appended to its log. It dies with us even if we are killed."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ops.cli", *self.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.started_s = time.monotonic()
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll() if self.process is not None else None
+
+    def schedule_restart(self, now: float) -> bool:
+        """Plan a restart after a back-off. False when it has failed too often."""
+        if now - self.started_s > HEALTHY_S:
+            self.restarts = 0
+        if self.restarts >= len(BACK_OFF_S):
+            return False
+        self.not_before_s = now + BACK_OFF_S[self.restarts]
+        self.restarts += 1
+        self.process = None
+        return True
+
+    def last_words(self) -> str:
+        """The last line of the log that says something."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+
+    def terminate(self, grace_s: float) -> None:
+        """SIGTERM, then after `grace_s` SIGKILL to the whole session, so that nothing is left running."""
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def _die_with_parent() -> None:
+    import ctypes
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

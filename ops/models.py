@@ -1,0 +1,47 @@
+"""From `model.path` to a folder on this machine."""
+
+import sys
+from pathlib import Path
+
+from store.errors import VergeError
+
+MODELS = Path("models")
+
+
+def resolve_model(name: str) -> Path:
+    """The folder of the model a config names, building or fetching it on first use.
+
+    Args:
+        name: `tiny`, `tiny:arithmetic`, `smollm2`, a Hugging Face folder, or a hub id.
+
+    Raises:
+        VergeError: no such folder, and the hub does not have it or cannot be reached.
+    """
+    if name.partition(":")[0] == "tiny":
+        from ops.tiny import build_tiny
+
+        family = name.partition(":")[2] or "countdown"
+        folder = (MODELS / f"tiny-{family}").absolute()
+        if not folder.exists():
+            print(f"building the tiny {family} model in {folder} (about a minute)", file=sys.stderr, flush=True)
+        build_tiny(folder, family)
+        return folder
+    if name == "smollm2":
+        from ops.fetch import fetch_smollm2
+
+        return fetch_smollm2((MODELS / "smollm2-135m-instruct").absolute())
+    folder = Path(name)
+    if (folder / "config.json").is_file():
+        return folder.resolve()
+    if folder.is_dir():
+        raise VergeError(f"model.path {name} is a folder without config.json; name a Hugging Face model folder")
+    if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
+        raise VergeError(f"model.path {name}: no such folder, and not a hub id (owner/name), `tiny` or `smollm2`")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise VergeError(f"model.path {name}: no such folder, and the hub does not give it: {reason}") from None

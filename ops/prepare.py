@@ -1,0 +1,88 @@
+"""What must be true before a run may start: its model, its problems and its store agree."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.problems import ProblemSet, load_problems
+from actors.prompts import encode_prompts
+from actors.verifiers import Verifiers
+from ops.config import RunConfig, fingerprint, fingerprint_fields
+from ops.models import resolve_model
+from store.client import Store
+from store.errors import VergeError
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run's model folder and problems, checked against each other."""
+
+    model: Path
+    problems: ProblemSet
+
+
+def prepare(config: RunConfig) -> Prepared:
+    """Resolve the model, load the problems, and check that every prompt fits and every verifier is there.
+
+    Raises:
+        VergeError: the first thing that a person must change.
+    """
+    model = resolve_model(config.model.path)
+    problems = load_problems(config.problems)
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise VergeError(f"model {model} has no tokenizer that transformers can load: {_first_line(error)}") from None
+    context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
+    prompts = encode_prompts([*problems.train, *problems.held_out], tokenizer, context, completion)
+    limit = _position_limit(model)
+    if limit is not None and context > limit:
+        longest = max(map(len, prompts.values()), default=0)
+        raise VergeError(
+            f"actor.context_tokens is {context}, but the model has {limit} positions; set it to at most {limit} "
+            f"(the longest prompt has {longest} tokens, and completions up to {completion})"
+        )
+    with_verifiers = Verifiers(config.verifier)
+    try:
+        with_verifiers.check([*problems.train, *problems.held_out])
+    finally:
+        with_verifiers.close()
+    return Prepared(model, problems)
+
+
+async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> None:
+    """Create the run in the store, or check that the run that is there is this one, and add its problems.
+
+    A new run's base model is announced as version 0 at once, so that actors load it while the learner starts.
+    """
+    await store.open_run(
+        {
+            "fingerprint": fingerprint(config),
+            "gamma": repr(config.gating.gamma),
+            "group_size": str(config.sampling.group_size),
+            **{f"config:{name}": value for name, value in fingerprint_fields(config).items()},
+        }
+    )
+    await store.add_problems(prepared.problems.train)
+    if await store.manifest() is None:
+        from learner.publish import WEIGHTS_FILE, manifest_of
+
+        if not (prepared.model / WEIGHTS_FILE).is_file():
+            return  # a model in several files: the learner publishes it in one
+        await store.announce(manifest_of(0, prepared.model, 0))
+
+
+def _position_limit(model: Path) -> int | None:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise VergeError(f"model {model} cannot be loaded by transformers: {_first_line(error)}") from None
+    limit = getattr(config, "max_position_embeddings", None)
+    return int(limit) if limit is not None else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,90 @@
+"""What `verge learner`, `verge actor` and the evaluation run: a config turned into a room's settings."""
+
+import asyncio
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from ops.models import resolve_model
+from ops.prepare import enter_store, prepare
+from ops.runfolder import open_config, store_endpoint
+from store.client import Store
+
+
+def run_learner_process(run: Path) -> None:
+    """One rank of the learner; rank 0 also enters the run's problems into the store."""
+    from learner.config import LearnerSettings
+    from learner.loop import run_learner
+
+    config = open_config(run)
+    url, password = store_endpoint(config)
+    prepared = prepare(config)
+
+    async def enter() -> None:
+        store = await Store.connect(url, config.name, password)
+        try:
+            await enter_store(store, config, prepared)
+        finally:
+            await store.close()
+
+    if int(os.environ.get("RANK", "0")) == 0:
+        asyncio.run(enter())
+    run_learner(
+        LearnerSettings(
+            run=config.name,
+            run_dir=config.run_folder,
+            store_url=url,
+            store_password=password,
+            model=prepared.model,
+            learner=config.learner,
+            objective=config.objective,
+            correction=config.correction,
+            gating=config.gating,
+            draw=config.draw,
+            admission=config.admission,
+            temperature=config.sampling.temperature,
+            group_size=config.sampling.group_size,
+            seed=config.seed,
+        )
+    )
+
+
+def run_actor_process(run: Path, name: str | None) -> None:
+    """One actor, on uvloop."""
+    import uvloop
+
+    from actors.loop import ActorSettings, run_actor
+
+    config = open_config(run)
+    url, password = store_endpoint(config)
+    name = name or f"{socket.gethostname()}-{os.getpid()}"
+    settings = ActorSettings(
+        name=name,
+        run=config.name,
+        store_url=url,
+        store_password=password,
+        lease_s=config.store.lease_s,
+        model=resolve_model(config.model.path),
+        actor=config.actor,
+        sampling=config.sampling,
+        verifier=config.verifier,
+        # Two actors, or one that was restarted, must not repeat each other's samples.
+        seed=secrets.randbits(31),
+    )
+    uvloop.run(run_actor(settings))
+
+
+def run_evaluation_process(run: Path, trained: Path) -> None:
+    """Evaluate base and trained weights on the held-out problems into `evaluation-{base,trained}.json`."""
+    from ops.evaluate import evaluate_by_sampling, evaluate_exactly
+
+    config = open_config(run)
+    prepared = prepare(config)
+    models, problems = [prepared.model, trained], prepared.problems.held_out
+    if config.evaluation.method == "exact":
+        evaluations = [evaluate_exactly(config, model, problems) for model in models]
+    else:
+        evaluations = evaluate_by_sampling(config, prepared.model, models, problems)
+    for label, evaluation in zip(("base", "trained"), evaluations, strict=True):
+        evaluation.save(config.run_folder / f"evaluation-{label}.json")

@@ -1,0 +1,127 @@
+"""The run folder: the config a run began with, its lock, and where its store is reached."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ops.config import RunConfig, fingerprint_fields, load_config, parse_config
+from store.errors import VergeError
+from store.server import EmbeddedServer, live_server
+
+CONFIG_FILE = "config.json"
+
+
+def open_config(path: Path) -> RunConfig:
+    """The config of a TOML file, or of the run folder that one was started in."""
+    if not path.is_dir():
+        return load_config(path)
+    saved = path / CONFIG_FILE
+    if not saved.exists():
+        raise VergeError(f"{path} is not a run folder: it has no {CONFIG_FILE}; name a run folder or a TOML file")
+    return parse_config(json.loads(saved.read_text(encoding="utf-8")), str(saved))
+
+
+def enter_run_folder(config: RunConfig) -> bool:
+    """Make the run's folder, or check that `config` may continue the run that is in it.
+
+    Returns:
+        Whether there was a run to continue.
+
+    Raises:
+        VergeError: a field that decides what the run learns has changed, or the folder cannot be written.
+    """
+    folder = config.run_folder
+    saved = folder / CONFIG_FILE
+    resumed = saved.exists()
+    if resumed:
+        before, now = fingerprint_fields(open_config(folder)), fingerprint_fields(config)
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        if changed:
+            name = changed[0]
+            raise VergeError(
+                f"run folder {folder} began with {name} = {before.get(name)}, but it is now {now.get(name)}"
+                + (f" (and {len(changed) - 1} more: {', '.join(changed[1:])})" if len(changed) > 1 else "")
+                + "; set it back, choose another run name, or start over with --fresh"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(saved, config.model_copy(update={"folder": folder.resolve()}).model_dump_json(indent=2))
+    except OSError as error:
+        raise VergeError(f"run folder {folder} cannot be written: {error.strerror}; set `folder` to another") from None
+    return resumed
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Move an existing run folder to the first free NAME.N, so that a run can start over and nothing is lost."""
+    if not folder.exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    return aside
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold the run folder: one `verge up` at a time, and no second server over the same data.
+
+    Raises:
+        VergeError: another live process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise VergeError(f"run folder {folder} is in use by another verge process; stop it first") from None
+        yield
+
+
+def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
+    """URL and password of the run's live store.
+
+    Raises:
+        VergeError: the store is embedded and not running, or the password file cannot be read.
+    """
+    if config.store.url is None:
+        server = live_server(config.run_folder)
+        if server is None:
+            raise VergeError(f"the embedded store of {config.run_folder} is not running; `verge up` starts it")
+        return server.url, server.password
+    if config.store.password_file is None:
+        return config.store.url, None
+    try:
+        lines = config.store.password_file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise VergeError(f"store.password_file {config.store.password_file}: {error.strerror}") from None
+    return config.store.url, lines[0] if lines else ""
+
+
+@contextmanager
+def store_of(config: RunConfig) -> Iterator[tuple[str, str | None]]:
+    """URL and password of the run's store, starting its embedded server for as long as needed if none is running."""
+    if config.store.url is not None:
+        yield store_endpoint(config)
+        return
+    folder = config.run_folder
+    if not (folder / "store").is_dir():
+        raise VergeError(f"run folder {folder} has no store: the run has not been started yet")
+    if live_server(folder) is not None:
+        yield store_endpoint(config)
+        return
+    with run_lock(folder), EmbeddedServer(folder) as embedded:
+        yield embedded.url, embedded.password
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees all of it or the file that was there before."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

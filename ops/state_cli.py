@@ -1,0 +1,107 @@
+"""`verge state`: what the store knows of a run, while it runs or afterwards from its folder."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ops.config import RunConfig
+from ops.runfolder import open_config, store_of
+from store import queries
+from store.client import Store
+from store.errors import VergeError
+
+app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
+
+RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+@app.command()
+def summary(run: RunPath, as_json: AsJson = False) -> None:
+    """The whole run: phase, weights, problems, groups, actors, training."""
+    found = _ask(run, lambda store, gate: queries.summary(store, gate))
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        _print_tree(found)
+
+
+@app.command("list")
+def list_(
+    run: RunPath,
+    where: Annotated[str, typer.Option(help="For example 'posterior_mean < 0.1 and attempts >= 16'.")] = "",
+    sort: Annotated[str, typer.Option(help="A column; with a minus, largest first: -gate.")] = "-gate",
+    limit: Annotated[int, typer.Option(min=1, help="Most problems to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Problems by their facts and opinions."""
+    rows = _ask(run, lambda store, gate: queries.list_problems(store, gate, where=where, sort=sort, limit=limit))
+    if as_json:
+        print(json.dumps({"problems": rows}, indent=2))
+        return
+    columns = ("id", "attempts", "successes", "posterior_mean", "pass_at_k", "gate", "groups")
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(_cell(row[name]) for name in columns))
+    Console(file=sys.stdout).print(table)
+
+
+@app.command()
+def problem(
+    problem_id: Annotated[str, typer.Argument(metavar="ID", help="The problem's id.", show_default=False)],
+    run: RunPath,
+    as_json: AsJson = False,
+) -> None:
+    """One problem: its prompt, its facts, the opinions now, and all its groups."""
+    found = _ask(run, lambda store, gate: queries.problem_history(store, problem_id, gate))
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    groups = found.pop("groups")
+    _print_tree(found)
+    table = Table("version", "correct", "posterior mean", "gate")
+    for group in groups:
+        correct = f"{group['c']} of {group['G']}"
+        table.add_row(str(group["version_min"]), correct, _cell(group["posterior_mean"]), _cell(group["gate"]))
+    Console(file=sys.stdout).print(table)
+
+
+def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:
+    config = open_config(run)
+    with store_of(config) as (url, password):
+
+        async def ask() -> Any:
+            store = await Store.connect(url, config.name, password, patience_s=5.0)
+            try:
+                if not await store.meta():
+                    raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
+                return await question(store, _gate(config))
+            finally:
+                await store.close()
+
+        return asyncio.run(ask())
+
+
+def _gate(config: RunConfig) -> queries.Gate:
+    gating = config.gating
+    return queries.Gate(k=gating.k, tau=gating.tau, prior=(gating.prior_a, gating.prior_b))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _print_tree(value: dict[str, Any], indent: int = 0) -> None:
+    for key, item in value.items():
+        if isinstance(item, dict):
+            print(" " * indent + f"{key}:")
+            _print_tree(item, indent + 2)
+        else:
+            print(" " * indent + f"{key:22} {_cell(item)}")

@@ -1,0 +1,104 @@
+"""vLLM as an actor uses it, and the learner's view of what it sampled."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from actors.engine import Sample
+from learner.batches import TrainCompletion, TrainGroup, pack
+from learner.policy import DeviceBatch, Policy, shape_of
+from tests.end_to_end.live import LiveEngine
+
+PROMPT = "1234=56:"
+# fp32 on both sides; vLLM and transformers sum in another order. Seen: at most 2e-6.
+LOGPROB_TOLERANCE = 1e-4
+
+
+def prompt_ids(live: LiveEngine, text: str = PROMPT) -> np.ndarray:
+    return np.asarray(live.tokenizer.encode(text), dtype=np.int32)
+
+
+def learner_logprobs(model: Path, prompt: np.ndarray, samples: list[Sample]) -> np.ndarray:
+    """Log-probs of the samples' tokens by the learner's packed forward pass, in the samples' order."""
+    policy = Policy(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), 1.0).eval()
+    completions = tuple(TrainCompletion(s.token_ids.astype(np.int64), s.logprobs, 1.0) for s in samples)
+    group = TrainGroup(
+        "g", prompt.astype(np.int64), completions, 1.0, len(samples), sum(len(s.token_ids) for s in samples)
+    )
+    found = []
+    for batch in pack([group], shape_of(policy.model), 4096):
+        with torch.no_grad():
+            logprobs, _ = policy(DeviceBatch(batch, torch.device("cpu")))
+        found.extend(zip(batch.behaviour.tolist(), logprobs.tolist(), strict=True))
+    return np.array(found)
+
+
+def perturbed(model: Path, folder: Path) -> Path:
+    """The model with its weights moved a little, saved as the learner publishes it."""
+    torch.manual_seed(1)
+    moved = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter.mul_(1 + 0.05 * torch.randn_like(parameter))
+    moved.save_pretrained(folder)
+    return folder
+
+
+def test_a_group_holds_what_was_sampled_and_the_learner_agrees_with_its_logprobs(live: LiveEngine) -> None:
+    prompt = prompt_ids(live)
+    samples = live.run(live.engine.generate(prompt))
+    assert len(samples) == 8
+    assert len({tuple(sample.token_ids.tolist()) for sample in samples}) > 1
+    for sample in samples:
+        assert sample.complete
+        assert sample.logprobs.shape == sample.token_ids.shape
+        assert sample.spans[0].start == 0
+        assert sample.spans[-1].end == len(sample.token_ids)
+        assert (sample.finish_reason == "stop") == (sample.token_ids[-1] == live.tokenizer.eos_token_id)
+    pairs = learner_logprobs(live.model, prompt, samples)
+    assert len(pairs) == sum(len(sample.token_ids) for sample in samples)
+    assert np.abs(pairs[:, 0] - pairs[:, 1]).max() < LOGPROB_TOLERANCE
+
+
+def test_an_update_in_flight_leaves_two_versions_in_one_completion_and_new_weights_after_it(
+    live: LiveEngine, tmp_path: Path
+) -> None:
+    moved = perturbed(live.model, tmp_path / "v1")
+
+    async def update_while_generating() -> list[Sample]:
+        prompts = [prompt_ids(live, f"{number}=56:") for number in range(1111, 1143)]
+        groups = [asyncio.create_task(live.engine.generate(prompt)) for prompt in prompts]
+        await asyncio.sleep(0.05)
+        await live.engine.update(1, moved)
+        return [sample for group in groups for sample in await group]
+
+    samples = live.run(update_while_generating())
+    mixed = [sample for sample in samples if len(sample.spans) == 2]
+    assert mixed, "the update came before or after every completion"
+    for sample in mixed:
+        assert [span.version for span in sample.spans] == [0, 1]
+        assert sample.spans[0].end == sample.spans[1].start
+    prompt = prompt_ids(live)
+    after = live.run(live.engine.generate(prompt))
+    assert {span.version for sample in after for span in sample.spans} == {1}
+    by_new, by_old = (learner_logprobs(model, prompt, after) for model in (moved, live.model))
+    assert np.abs(by_new[:, 0] - by_new[:, 1]).max() < LOGPROB_TOLERANCE
+    assert np.abs(by_old[:, 0] - by_old[:, 1]).max() > 100 * LOGPROB_TOLERANCE
+    live.run(live.engine.update(2, live.model))
+
+
+def test_a_cancelled_group_leaves_the_engine_serving(live: LiveEngine) -> None:
+    async def cancel_one() -> list[Sample]:
+        doomed = asyncio.create_task(live.engine.generate(prompt_ids(live)))
+        await asyncio.sleep(0.01)
+        doomed.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await doomed
+        return await live.engine.generate(prompt_ids(live))
+
+    assert all(sample.complete for sample in live.run(cancel_one()))
+    assert live.engine.death is None

@@ -1,0 +1,233 @@
+"""`verge up` as its user runs it: real store, real engine, real trainer, and a kill −9 in the middle."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gating.posterior import discount
+from store.client import Store
+from store.server import EmbeddedServer, live_server
+
+ROOT = Path(__file__).parents[2]
+CONFIG = """
+name = "e2e"
+seed = 3
+[model]
+path = "{model}"
+[problems]
+source = "builtin:countdown"
+train_count = 128
+held_out_count = 128
+[sampling]
+max_completion_tokens = 8
+[actor]
+dtype = "float32"
+context_tokens = 32
+max_sequences = 128
+[learner]
+steps = {steps}
+groups_per_step = 32
+lr = 3e-4
+warmup_steps = 3
+dtype = "fp32"
+threads = 1
+checkpoint_every = 10
+[admission]
+max_lag = {max_lag}
+[evaluation]
+k = [1, 8, 64]
+"""
+STEPS = 40
+
+
+def write_config(folder: Path, model: Path, steps: int = STEPS, max_lag: int = 4) -> Path:
+    path = folder / "run.toml"
+    path.write_text(CONFIG.format(model=model, steps=steps, max_lag=max_lag))
+    return path
+
+
+def command(config: Path, folder: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "ops.cli", "up", str(config), "--set", f"folder={folder}", *more]
+
+
+def verge(*arguments: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "ops.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout
+    )
+
+
+def dynamics(folder: Path) -> dict[str, float]:
+    server = live_server(folder)
+    if server is None:
+        return {}
+
+    async def read() -> dict[str, float]:
+        store = await Store.connect(server.url, "e2e", server.password)
+        try:
+            return await store.dynamics()
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def actor_process(folder: Path) -> int:
+    """Process id of the run's actor."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"actor" in words and str(folder).encode() in words:
+                return int(entry.name)
+    raise AssertionError("no actor is running")
+
+
+def processes_naming(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(folder).encode() in words:
+                found.append(words.replace(b"\0", b" ").decode())
+    return found
+
+
+def wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 240
+    while dynamics(folder).get("step", 0) < step:
+        assert process.poll() is None, "the run ended early"
+        assert time.monotonic() < deadline, "the run does not progress"
+        time.sleep(0.3)
+
+
+async def recounted(server: EmbeddedServer) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Every problem's facts as stored, and as they follow from the log of groups."""
+    store = await Store.connect(server.url, "e2e", server.password)
+    try:
+        gamma = float((await store.meta())["gamma"])
+        again: dict[str, tuple[int, int, float, float, int]] = defaultdict(lambda: (0, 0, 0.0, 0.0, 0))
+        after = "0-0"
+        seen = set()
+        while entries := await store.entries(after):
+            after = entries[-1].stream_id
+            for entry in entries:
+                assert entry.id not in seen, "a group counted twice"
+                seen.add(entry.id)
+                n, s, a, b, version = again[entry.problem_id]
+                a, b, version = (
+                    x.item() for x in map(_array, discount(a, b, version, entry.c, entry.G, entry.version_min, gamma))
+                )
+                again[entry.problem_id] = n + entry.G, s + entry.c, a, b, int(version)
+        stored = {}
+        for problem in await store.problem_ids():
+            found = await store.problem(problem)
+            assert found is not None
+            facts = found[1]
+            if facts.attempts:
+                stored[problem] = facts.attempts, facts.successes, facts.evidence_a, facts.evidence_b, facts.version
+        return stored, dict(again), await store.counters()
+    finally:
+        await store.close()
+
+
+def _array(value: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(value)
+
+
+@pytest.fixture(scope="module")
+def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A finished run whose actor was killed −9 at step 8; its config, folder, and what it printed."""
+    base = tmp_path_factory.mktemp("run")
+    config, folder = write_config(base, tiny_model), base / "folder"
+    process = subprocess.Popen(
+        command(config, folder, "--summary", str(base / "summary.json")),
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        wait_for_step(folder, 8, process)
+        os.kill(actor_process(folder), signal.SIGKILL)
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    return config, folder, output
+
+
+def test_rewards_rise_and_the_summary_says_by_how_much(killed_run: tuple[Path, Path, str]) -> None:
+    _, folder, output = killed_run
+    summary = json.loads((folder.parent / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert summary["reward"]["last_5_steps"] > summary["reward"]["first_5_steps"]
+    gain = {row["k"]: row for row in summary["evaluation"]["pass_at_k"]}
+    assert gain[1]["gain"] > 3 * gain[1]["gain_se"]
+    assert gain[8]["gain"] > 3 * gain[8]["gain_se"]
+    assert Path(summary["weights"]["path"], "model.safetensors").is_file()
+    assert sum(summary["lag_histogram"].values()) == summary["groups"]["drawn"] == STEPS * 32
+    assert max(map(int, summary["lag_histogram"])) <= 4
+    assert "pass@8" in output
+    assert "Traceback" not in output
+
+
+def test_a_killed_actor_is_replaced_and_changes_no_count(killed_run: tuple[Path, Path, str]) -> None:
+    _, folder, output = killed_run
+    assert "starting it again" in output
+    with EmbeddedServer(folder) as server:
+        stored, again, counters = asyncio.run(recounted(server))
+    assert counters["committed"] >= STEPS * 32
+    assert stored.keys() == again.keys()
+    for problem, (n, s, a, b, version) in again.items():
+        assert stored[problem][:2] == (n, s)
+        assert stored[problem][2:4] == pytest.approx((a, b), rel=1e-9)
+        assert stored[problem][4] == version
+
+
+def test_nothing_is_left_running(killed_run: tuple[Path, Path, str]) -> None:
+    assert processes_naming(killed_run[1]) == []
+
+
+def test_state_answers_from_the_run_folder_afterwards(killed_run: tuple[Path, Path, str]) -> None:
+    _, folder, _ = killed_run
+    summary = verge("state", "summary", str(folder), "--json")
+    assert summary.returncode == 0, summary.stderr
+    assert json.loads(summary.stdout)["problems"] == 128
+    problem = json.loads(verge("state", "list", str(folder), "--limit", "1", "--json").stdout)["problems"][0]["id"]
+    history = verge("state", "problem", problem, str(folder), "--json")
+    assert history.returncode == 0, history.stderr
+    assert json.loads(history.stdout)["groups"]
+
+
+def test_a_run_continues_at_its_next_step_and_refuses_another_objective(killed_run: tuple[Path, Path, str]) -> None:
+    config, folder, _ = killed_run
+    refused = verge(*command(config, folder)[3:], "--set", "gating.k=32")
+    assert refused.returncode == 1
+    assert "gating.k = 8" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    more = verge(*command(config, folder)[3:], "--set", f"learner.steps={STEPS + 3}", "--set", "evaluation.method=off")
+    assert more.returncode == 0, more.stdout + more.stderr
+    assert json.loads((folder / "summary.json").read_text())["steps"] == STEPS + 3
+    assert f"continues after step {STEPS}" in (folder / "logs" / "learner.log").read_text()
+
+
+def test_synchronous_training_is_the_same_loop_with_no_lag(tiny_model: Path, tmp_path: Path) -> None:
+    config, folder = write_config(tmp_path, tiny_model, steps=6, max_lag=0), tmp_path / "folder"
+    done = verge(*command(config, folder)[3:], "--set", "evaluation.method=off", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["steps"] == 6
+    assert summary["lag_histogram"] == {"0": 6 * 32}
