@@ -38,7 +38,7 @@ class Admission:
         """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
         chosen: list[int] = []
         seen = 0
-        while len(chosen) < count and seen < 2 * len(is_open) + count:
+        while len(is_open) and len(chosen) < count and seen < 2 * len(is_open) + count:
             if self._position == len(self._order):
                 self._order = self._rng.permutation(len(is_open))
                 self._position = 0

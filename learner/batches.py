@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
+DoubleArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 ATTENTION_SLOWNESS = 3.0
@@ -73,7 +74,7 @@ class MicroBatch:
     input_ids, position_ids: int64[R, L]. document: int64[R, L], which group of the row (−1 = padding); branch:
     int64[R, L], 0 = prompt, i ≥ 1 = the group's i-th completion. source: int64[N], index into R·L of the position that
     predicts the token; target: int64[N]; behaviour: float32[N]; sample: int64[N] in [0, S).
-    advantage, weight: float32[S].
+    advantage, weight: float64[S].
     """
 
     input_ids: IntArray
@@ -84,8 +85,8 @@ class MicroBatch:
     target: IntArray
     behaviour: FloatArray
     sample: IntArray
-    advantage: FloatArray
-    weight: FloatArray
+    advantage: DoubleArray
+    weight: DoubleArray
 
     def mask(self) -> BoolArray:
         """Who attends to whom: bool[R, L, L]. Padding attends to itself, so that no softmax is empty."""
@@ -214,6 +215,6 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
         np.concatenate(target).astype(np.int64),
         np.concatenate(behaviour).astype(np.float32),
         np.concatenate(sample).astype(np.int64),
-        np.asarray(advantage, np.float32),
-        np.asarray(weight, np.float32),
+        np.asarray(advantage, np.float64),
+        np.asarray(weight, np.float64),
     )

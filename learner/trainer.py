@@ -168,7 +168,7 @@ def load_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
 def _empty() -> MicroBatch:
     """One token without advantage."""
     one, zero = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
-    nothing = np.zeros(1, np.float32)
+    nothing = np.zeros(1, np.float64)
     missing = np.full(1, np.nan, np.float32)
     return MicroBatch(one, one, one, one, zero, zero, missing, zero, nothing, nothing)
 

@@ -1,0 +1,195 @@
+"""The packed, chunked forward and the whole step's gradient against a plain, obvious implementation in float64."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+import learner.policy
+from learner.batches import Shape, TrainCompletion, TrainGroup, pack
+from learner.config import CorrectionConfig, ObjectiveConfig
+from learner.objective import Denominator, StepStats, policy_loss
+from learner.policy import DeviceBatch, Policy
+from store.errors import VergeError
+from tests.learner.scripted import random_groups, tiny_llama
+
+CPU = torch.device("cpu")
+SHAPES = {"shared prompt": Shape(1.0, 0.0), "one row per completion": Shape(1e-9, 1.0)}
+
+
+@pytest.fixture(scope="module", params=["untied", "tied"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> torch.nn.Module:
+    folder = tiny_llama(tmp_path_factory.mktemp("model"), tied=request.param == "tied")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    for module in model.modules():
+        if isinstance(module, LlamaRMSNorm):  # its forward casts to float32, which rounds the gradient to 1e-7
+            module.forward = partial(torch.nn.functional.rms_norm, normalized_shape=(32,), weight=module.weight, eps=1e-6)
+    return model
+
+
+def plain_logprobs(
+    model: torch.nn.Module, group: TrainGroup, answer: TrainCompletion, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log π and entropy of one completion: its prompt and itself through the model, and nothing clever."""
+    ids = torch.from_numpy(np.concatenate([group.prompt_ids, answer.token_ids]))[None]
+    logits = model(ids).logits[0, len(group.prompt_ids) - 1 : -1] / temperature
+    logprobs = logits.log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(-1, torch.from_numpy(answer.token_ids)[:, None]).squeeze(-1), entropy
+
+
+def plain_loss(
+    model: torch.nn.Module,
+    groups: list[TrainGroup],
+    temperature: float,
+    objective: ObjectiveConfig,
+    correction: CorrectionConfig,
+) -> torch.Tensor:
+    """DESIGN §6, one completion and one token at a time."""
+    completions = sum(g.eligible for g in groups)
+    tokens = sum(g.eligible_tokens for g in groups)
+    loss = torch.zeros((), dtype=torch.float64)
+    for group in groups:
+        for answer in group.completions:
+            logprobs, _ = plain_logprobs(model, group, answer, temperature)
+            present = [not math.isnan(mu) for mu in answer.behaviour]
+            log_ratios = [
+                float(lp.detach()) - float(mu) if ok else 0.0
+                for lp, mu, ok in zip(logprobs, answer.behaviour, present, strict=True)
+            ]
+            whole = math.exp(min(max(sum(log_ratios), -20), 20))
+            positive = answer.advantage >= 0
+            cap = correction.cap_positive if positive else correction.cap_negative
+            for t, log_ratio in enumerate(log_ratios):
+                ratio = math.exp(min(max(log_ratio, -20), 20))
+                weight = {
+                    "none": 1.0,
+                    "tis": min(ratio, cap),
+                    "mis": ratio if ratio <= cap else 0.0,
+                    "topr": 1.0 if positive else min(whole, 1.0),
+                    "seq_tis": min(whole, cap),
+                    "seq_mis": whole if whole <= cap else 0.0,
+                }[correction.kind]
+                outside = ratio > 1 + correction.clip_high if positive else ratio < 1 - correction.clip_low
+                if not present[t] or (correction.trust and outside):
+                    continue
+                divisor = {
+                    "token_mean": tokens,
+                    "sequence_mean": sum(present) * completions,
+                    "constant": objective.constant_tokens * completions,
+                }[objective.normalisation]
+                loss = loss - group.weight * answer.advantage * weight * logprobs[t] / divisor
+    return loss
+
+
+def near_behaviour(model: torch.nn.Module, groups: list[TrainGroup], temperature: float) -> list[TrainGroup]:
+    """The same groups with behaviour log-probs a little off the model's, and one missing, so that every branch runs."""
+    rng = np.random.default_rng(5)
+    near = []
+    for group in groups:
+        answers = []
+        for answer in group.completions:
+            with torch.no_grad():
+                logprobs, _ = plain_logprobs(model, group, answer, temperature)
+            behaviour = (logprobs.numpy() + rng.normal(0, 0.25, len(logprobs))).astype(np.float32)
+            if rng.random() < 0.2:
+                behaviour[-1] = np.nan
+            answers.append(TrainCompletion(answer.token_ids, behaviour, answer.advantage))
+        tokens = int(sum(np.isfinite(a.behaviour).sum() for a in answers))
+        near.append(TrainGroup(group.id, group.prompt_ids, tuple(answers), group.weight, group.eligible, tokens))
+    return near
+
+
+def gradient(model: torch.nn.Module) -> torch.Tensor:
+    found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("layout", SHAPES)
+@pytest.mark.parametrize("chunk", [1 << 24, 24], ids=["one chunk", "many chunks"])
+def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
+    model: torch.nn.Module, layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner.policy, "CHUNK_ELEMENTS", chunk)
+    groups = random_groups(5, seed=1)
+    policy = Policy(model, temperature=0.7)
+    expected = {}
+    for g in groups:
+        for answer in g.completions:
+            expected[tuple(g.prompt_ids), tuple(answer.token_ids)] = plain_logprobs(model, g, answer, 0.7)
+    answers = {id(a.behaviour): key for key, (g, a) in zip(
+        expected, [(g, a) for g in groups for a in g.completions], strict=True)}  # fmt: skip
+    assert len(answers) == len(expected)
+    seen = 0
+    for batch in pack(groups, SHAPES[layout], 60):
+        logprobs, entropy = policy(DeviceBatch(batch, CPU))
+        for s in range(len(batch.advantage)):
+            mine = batch.sample == s
+            first = int(batch.source[mine][0])
+            row, position = divmod(first, batch.input_ids.shape[1])
+            prompt = batch.input_ids[row][(batch.document[row] == batch.document[row, position]) & (batch.branch[row] == 0)]
+            want = expected[tuple(prompt), tuple(batch.target[mine])]
+            assert torch.allclose(logprobs[mine], want[0], atol=1e-12)
+            assert torch.allclose(entropy[mine], want[1], atol=1e-12)
+            seen += 1
+    assert seen == len(expected)
+
+
+@pytest.mark.parametrize("kind", ["none", "tis", "mis", "topr", "seq_tis", "seq_mis"])
+@pytest.mark.parametrize("normalisation", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("trust", [True, False])
+def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(
+    model: torch.nn.Module, kind: Any, normalisation: Any, trust: bool
+) -> None:
+    objective = ObjectiveConfig(normalisation=normalisation)
+    correction = CorrectionConfig(kind=kind, trust=trust)
+    groups = near_behaviour(model, random_groups(4, seed=2), 1.3)
+    plain = plain_loss(model, groups, 1.3, objective, correction)
+    plain.backward()
+    expected = gradient(model)
+    policy, stats = Policy(model, temperature=1.3), StepStats(CPU)
+    for batch in pack(groups, SHAPES["shared prompt"], 30):
+        data = DeviceBatch(batch, CPU)
+        logprobs, entropy = policy(data)
+        policy_loss(
+            logprobs, entropy, data.behaviour, data.advantage, data.weight, data.sample,
+            Denominator.of(groups), objective, correction, stats,
+        ).backward()  # fmt: skip
+    assert stats.metrics()["loss"] == pytest.approx(float(plain.detach()), abs=1e-12)
+    assert float((gradient(model) - expected).abs().max()) < 1e-10
+
+
+def test_in_float32_the_packed_log_probs_agree_to_1e_5(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path), dtype=torch.float32).eval()
+    groups = random_groups(6, seed=3)
+    (batch,) = pack(groups, SHAPES["shared prompt"], 10_000)
+    logprobs, _ = Policy(model, 1.0)(DeviceBatch(batch, CPU))
+    flat = {}
+    for g in groups:
+        for answer in g.completions:
+            flat[tuple(answer.token_ids), len(g.prompt_ids), g.weight] = plain_logprobs(model, g, answer, 1.0)[0]
+    worst = 0.0
+    for s in range(len(batch.advantage)):
+        mine = batch.sample == s
+        candidates = [v for (ids, _, w), v in flat.items() if ids == tuple(batch.target[mine]) and w == batch.weight[s]]
+        worst = max(worst, min(float((logprobs[mine] - v).abs().max()) for v in candidates))
+    assert worst < 1e-5
+
+
+def test_a_model_whose_head_or_attention_would_be_computed_wrongly_is_refused() -> None:
+    config = Gemma2Config(
+        vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+        intermediate_size=16,
+    )  # fmt: skip
+    with pytest.raises(VergeError, match="final_logit_softcapping=30.0"):
+        Policy(Gemma2ForCausalLM(config), 1.0)
+    config.final_logit_softcapping = None
+    with pytest.raises(VergeError, match="sliding_attention"):
+        Policy(Gemma2ForCausalLM(config), 1.0)

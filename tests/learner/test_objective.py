@@ -1,0 +1,137 @@
+"""Corrections and losses on three-token examples worked out by hand."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learner.config import CorrectionConfig, ObjectiveConfig
+from learner.groups import training_group, why_unfit
+from learner.objective import Denominator, StepStats, correct, policy_loss
+from store.wire import Completion, RolloutGroup, Span, Verdict
+
+LOG2 = math.log(2.0)
+# Ratios of completion 0 (positive): 2, 4, 1/2. Of completion 1 (negative): 2, 1/2, 1. Sequence ratios: 4 and 1.
+LOGPROBS = torch.tensor([-1.0, -1.0, -1.0, -2.0, -2.0, -2.0], dtype=torch.float64)
+BEHAVIOUR = LOGPROBS - LOG2 * torch.tensor([1.0, 2.0, -1.0, 1.0, -1.0, 0.0], dtype=torch.float64)
+SAMPLE = torch.tensor([0, 0, 0, 1, 1, 1])
+ADVANTAGE = torch.tensor([1.0, -0.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("none", [1, 1, 1, 1, 1, 1]),
+        ("tis", [2, 2, 0.5, 1, 0.5, 1]),
+        ("mis", [2, 0, 0.5, 0, 0.5, 1]),
+        ("topr", [1, 1, 1, 1, 1, 1]),
+        ("seq_tis", [2, 2, 2, 1, 1, 1]),
+        ("seq_mis", [0, 0, 0, 1, 1, 1]),
+    ],
+)
+def test_each_correction_gives_the_weights_worked_out_by_hand(kind: Any, expected: list[float]) -> None:
+    found = correct(LOGPROBS, BEHAVIOUR, ADVANTAGE, SAMPLE, CorrectionConfig(kind=kind, trust=False))
+    assert found.weight.tolist() == pytest.approx(expected)
+    assert found.ratio.tolist() == pytest.approx([2, 4, 0.5, 2, 0.5, 1])
+
+
+def test_topr_truncates_the_ratio_of_a_negative_completion_at_one() -> None:
+    lower = BEHAVIOUR + torch.tensor([0, 0, 0, 0, LOG2, 0], dtype=torch.float64)
+    found = correct(LOGPROBS, lower, ADVANTAGE, SAMPLE, CorrectionConfig(kind="topr", trust=False))
+    assert found.weight.tolist() == pytest.approx([1, 1, 1, 0.5, 0.5, 0.5])
+
+
+def test_the_trust_region_masks_tokens_that_have_gone_far_in_the_direction_of_their_advantage() -> None:
+    ratio = torch.tensor([1.27, 1.29, 0.5, 0.91, 0.89, 3.0], dtype=torch.float64)
+    found = correct(LOGPROBS, LOGPROBS - ratio.log(), ADVANTAGE, SAMPLE, CorrectionConfig(kind="none"))
+    assert found.weight.tolist() == [1, 0, 1, 1, 0, 1]
+    assert found.clipped.tolist() == [False, True, False, False, True, False]
+
+
+def test_a_missing_behaviour_log_prob_masks_its_token_and_a_huge_ratio_stays_finite() -> None:
+    behaviour = BEHAVIOUR.clone()
+    behaviour[0], behaviour[3], behaviour[5] = math.nan, -math.inf, -1e4
+    found = correct(LOGPROBS, behaviour, ADVANTAGE, SAMPLE, CorrectionConfig(kind="none", trust=False))
+    assert found.present.tolist() == [False, True, True, False, True, True]
+    assert found.weight.tolist() == [0, 1, 1, 0, 1, 1]
+    assert found.ratio.tolist()[5] == pytest.approx(math.exp(20))
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "constant_tokens", "loss"),
+    # tis: Σ over tokens of weight·log π = −4.5 and −5; times draw weight · advantage = 2·1 and 1·(−.5): −9 and 2.5.
+    [
+        ("constant", None, 6.5 / 8),
+        ("constant", 4.0, 6.5 / 32),
+        ("token_mean", None, 6.5 / 24),
+        ("sequence_mean", None, 6.5 / 3 / 8),
+    ],
+)
+def test_each_normalisation_gives_the_loss_worked_out_by_hand(
+    normalisation: Any, constant_tokens: float | None, loss: float
+) -> None:
+    stats = StepStats(torch.device("cpu"))
+    chosen = {} if constant_tokens is None else {"constant_tokens": constant_tokens}
+    found = policy_loss(
+        LOGPROBS, torch.full((6,), 0.7, dtype=torch.float64), BEHAVIOUR, ADVANTAGE,
+        torch.tensor([2.0, 1.0], dtype=torch.float64), SAMPLE, Denominator(completions=8, tokens=24),
+        ObjectiveConfig(normalisation=normalisation, **chosen), CorrectionConfig(trust=False), stats,
+    )  # fmt: skip
+    assert float(found) == pytest.approx(loss)
+    assert stats.metrics()["loss"] == pytest.approx(loss)
+
+
+def test_the_reported_metrics_are_those_worked_out_by_hand() -> None:
+    stats = StepStats(torch.device("cpu"))
+    behaviour = BEHAVIOUR.clone()
+    behaviour[5] = math.nan
+    policy_loss(
+        LOGPROBS, torch.arange(6, dtype=torch.float64), behaviour, ADVANTAGE, torch.ones(2, dtype=torch.float64), SAMPLE,
+        Denominator(2, 5), ObjectiveConfig(), CorrectionConfig(), stats,
+    )  # fmt: skip
+    found = stats.metrics()
+    ratios = np.array([2, 4, 0.5, 2, 0.5])
+    assert found["ratio_mean"] == pytest.approx(1.8)
+    assert found["ratio_max"] == pytest.approx(4)
+    assert found["ess"] == pytest.approx(9**2 / (5 * (ratios**2).sum()))
+    assert found["kl"] == pytest.approx((ratios - 1 - np.log(ratios)).mean())
+    assert found["entropy"] == pytest.approx((0 + 1 + 2 + 3 + 4) / 5)
+    assert found["clip_share_positive"] == pytest.approx(2 / 3)  # 2 and 4 are above 1.28
+    assert found["clip_share_negative"] == pytest.approx(1 / 2)  # .5 is below .9
+    assert found["missing_share"] == pytest.approx(1 / 6)
+
+
+def completion(verdict: Verdict, tokens: list[int], logprobs: list[float]) -> Completion:
+    return Completion(
+        np.array(tokens, np.int32), np.array(logprobs, np.float32), (Span(0, 0, len(tokens)),), 0.0, verdict
+    )
+
+
+def test_errors_are_not_trained_on_and_a_masked_truncated_completion_leaves_the_denominator() -> None:
+    group = RolloutGroup(
+        "1-0",
+        "p",
+        np.array([1, 2], np.int32),
+        (
+            completion(Verdict.CORRECT, [3, 4], [-1, math.nan]),
+            completion(Verdict.WRONG, [3], [-1]),
+            completion(Verdict.TRUNCATED, [3, 3, 3], [-1, -1, math.inf]),
+            completion(Verdict.ERROR, [5, 5], [-1, -1]),
+        ),
+    )
+    kept = training_group(group, 1.0, -0.5, 2.0, mask_truncated=False)
+    assert [c.advantage for c in kept.completions] == [1.0, -0.5, -0.5]
+    assert (kept.eligible, kept.eligible_tokens) == (3, 1 + 1 + 2)
+    assert np.isnan(kept.completions[2].behaviour[2])
+    masked = training_group(group, 1.0, 0.0, 2.0, mask_truncated=True)
+    assert [c.advantage for c in masked.completions] == [1.0]
+    assert (masked.eligible, masked.eligible_tokens) == (2, 2)
+
+
+def test_a_group_of_another_vocabulary_or_beyond_the_context_is_unfit() -> None:
+    group = RolloutGroup("1-0", "p", np.array([1, 2], np.int32), (completion(Verdict.WRONG, [3, 9], [-1, -1]),))
+    assert why_unfit(group, vocabulary=10, context=4) == ""
+    assert why_unfit(group, vocabulary=9, context=4) == "it has token id 9, the model's vocabulary has 9"
+    assert why_unfit(group, vocabulary=10, context=3) == "it has 4 tokens, the model's context has 3"
