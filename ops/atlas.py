@@ -163,7 +163,7 @@ def _map(axis: "Axes", advantages: dict[str, Any], G: int) -> None:
     axis.plot(path[:, 0], path[:, 1], "o-", color=PATH, ms=5, mfc="white")
     axis.annotate("FADE's path", path[-2], (-10, -8), textcoords="offset points", color=PATH, ha="right", fontsize=9)
     axis.set(xlabel="mean p of its mass: hard ← → easy", ylabel="share of its mass on successes", ylim=(-0.06, 1.16))
-    axis.set_xlim(0.07, 0.85)
+    axis.set_xlim(0.03, 0.87)
     axis.set_title("The sign and difficulty axes", fontsize=10, loc="left")
 
 

@@ -89,7 +89,8 @@ def run(figure: Path | None = None, seed: int = 0) -> dict[str, Any]:
         seed: of the base model's logits.
     Returns:
         `checks`; `base`, `ideal` (p_*), `kl_control` (by falling β) and `fits`: lists of what `describe` says, with the
-        μ that β would reach in an unlimited family; `conclusions`: sentences made from these numbers.
+        μ that β would reach in an unlimited family; `table`: the same, one row per policy with the same columns;
+        `conclusions`: sentences made from these numbers.
     """
     model = Bigram()
     start = np.random.default_rng(seed).normal(scale=0.7, size=model.shape)
@@ -125,12 +126,21 @@ def run(figure: Path | None = None, seed: int = 0) -> dict[str, Any]:
         "kl_control": controlled,
         "fits": fits,
     }
+    result["table"] = _table(result)
     result["checks"] = _checks(result)
     result["conclusions"] = _conclusions(result)
     if figure is not None:
         _draw(result, figure)
         result["figure"] = str(figure)
     return result
+
+
+def _table(result: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = [("base", result["p"], result["base"])]
+    rows += [(f"KL control, β {row['beta']:g}", row["ideal_mu"], row) for row in result["kl_control"]]
+    rows += [(f"direct fit, {row['name']}", 1.0, row) for row in result["fits"]] + [("p*", 1.0, result["ideal"])]
+    columns = ("mu", "entropy", "effective_right", "tv")
+    return [{"policy": name, "ideal_mu": goal, **{key: row[key] for key in columns}} for name, goal, row in rows]
 
 
 def _checks(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -26,4 +26,6 @@ def test_kl_control_collapses_where_a_direct_fit_does_not(tmp_path):
     kept = [row["effective_right"] for row in result["fits"]]
     assert max(kept) == kept[0]  # the forward KL covers most
     assert result["kl_control"][-1]["effective_right"] < kept[0] < result["ideal"]["effective_right"]
+    assert len({tuple(row) for row in result["table"]}) == 1
+    assert len(result["table"]) == 2 + len(result["kl_control"]) + len(result["fits"])
     assert any("jumps from" in line for line in result["conclusions"])
