@@ -1,0 +1,101 @@
+"""Gate, mass and draw as the learner uses them: leave-one-out evidence, and advantages scaled over the batch."""
+
+import numpy as np
+import pytest
+
+from gating import bbg
+from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
+from learner.opinions import Gates, Opinions
+from store.wire import GroupEntry
+
+
+def entry(number: int, c: int, version: int = 0, G: int = 8) -> GroupEntry:
+    return GroupEntry(f"{number}-0", f"{number}-0", f"p{number}", G, c, version, version, 10 * G, 0.0)
+
+
+def gates(a: list[float], b: list[float], version: int = 0) -> Gates:
+    gate = bbg.gate(a, b)
+    return Gates(version, np.array(a), np.array(b), gate, bbg.scale_over_active(gate))
+
+
+def opinions(**objective: object) -> Opinions:
+    return Opinions(ObjectiveConfig(**objective), GatingConfig(), DrawConfig())
+
+
+def test_a_group_is_judged_without_its_own_evidence() -> None:
+    # Problem 0 has only this group's 2 of 8: without it, the prior alone. A success is judged by its 7 group-mates,
+    # 1 right and 6 wrong: Beta(2, 7), baseline 2/9, gate E[(1−p)^7] = 7·8·9·10·11·12·13/(9·…·15) = 7·8/(14·15) = 4/15.
+    drawn = opinions(scale=None).draw([entry(0, 2)], np.array([0]), np.ones(1), gates([2.0], [6.0]), 1, np.random.default_rng(0))
+    scale = 1 / bbg.gate([2.0], [6.0])[0]
+    alpha = 1.5  # at the initial p̂ = .5
+    assert drawn.success[0] == pytest.approx(scale * (4 / 15) * (7 / 9) ** alpha)
+    # A failure by 2 right and 5 wrong: Beta(3, 6), baseline 1/3, gate 6·7·8/(13·14·15) = 8/65.
+    assert drawn.failure[0] == pytest.approx(-scale * (8 / 65) * (2 / 3) ** (alpha - 1) / 3)
+    assert (drawn.alpha, drawn.delta) == (1.5, 1.0)
+
+
+def test_the_evidence_taken_out_of_a_stale_group_is_discounted_like_the_rest() -> None:
+    worth = 0.97**3
+    fresh = opinions(scale=None).masses([entry(0, 2)], np.array([0]), gates([2.0], [6.0]))
+    stale = opinions(scale=None).masses([entry(0, 2)], np.array([0]), gates([2 * worth], [6 * worth], version=3))
+    ratio = bbg.gate([2.0], [6.0])[0] / bbg.gate([2 * worth], [6 * worth])[0]  # only the scale over problems differs
+    assert stale[0] == pytest.approx(fresh[0] * ratio)
+
+
+def test_groups_that_teach_nothing_have_no_mass() -> None:
+    entries, rows, facts = [entry(0, 0), entry(1, 8), entry(2, 3)], np.arange(3), gates([0, 8, 3], [8, 0, 5])
+    assert (opinions(advantage="drgrpo").masses(entries, rows, facts) > 0).tolist() == [False, False, True]
+    # fade_bbg learns from an unsolved problem (its baseline is above 0), and not from one that is solved.
+    assert (opinions().masses(entries, rows, facts) > 0).tolist() == [True, False, True]
+
+
+def test_the_batch_is_scaled_to_the_mean_absolute_advantage_of_the_config() -> None:
+    entries = [entry(i, i % 8 + 1, G=9) for i in range(40)]
+    facts = gates([float(e.c) for e in entries], [float(9 - e.c) for e in entries])
+    rows = np.arange(40)
+    judge = opinions(scale=0.25)
+    mass = judge.masses(entries, rows, facts)
+    some = [i for i in rows if mass[i] > 0]
+    chosen = [entries[i] for i in some]
+    drawn = judge.draw(chosen, rows[some], mass[some], facts, 10, np.random.default_rng(1))
+    sizes = [
+        weight * (e.c * abs(up) + (e.G - e.c) * abs(down)) / e.G
+        for e, up, down, weight in zip(drawn.entries, drawn.success, drawn.failure, drawn.weight, strict=True)
+    ]
+    assert len(drawn.entries) == 10
+    assert np.mean(sizes) == pytest.approx(0.25)
+
+
+def test_drawing_prefers_mass_and_draw_weights_undo_the_preference_on_average() -> None:
+    entries = [entry(i, 1 + i % 7) for i in range(30)]
+    facts = gates([float(e.c) for e in entries], [float(8 - e.c) for e in entries])
+    judge, rows = opinions(scale=None), np.arange(30)
+    mass = judge.masses(entries, rows, facts)
+    rng, total, count = np.random.default_rng(0), np.zeros(30), np.zeros(30)
+    for _ in range(3000):
+        drawn = judge.draw(entries, rows, mass, facts, 6, rng)
+        index = [int(e.problem_id[1:]) for e in drawn.entries]
+        total[index] += drawn.weight
+        count[index] += 1
+    assert count[np.argmax(mass)] > 2 * count[np.argmin(mass)]
+    # E[Σ weight · x] / B = mean of x: each group's expected weight is B/N.
+    assert total / 3000 == pytest.approx(np.full(30, 6 / 30), rel=0.35)
+    assert total.sum() / 3000 == pytest.approx(6, rel=0.02)
+
+
+def test_delta_comes_from_entropy_and_its_floor_rises_with_the_lag_of_the_batch() -> None:
+    judge = Opinions(ObjectiveConfig(), GatingConfig(target_entropy=1.0), DrawConfig())
+    judge.fade.update(0.2, 0.1)  # δ = 1 + .1 − 1 = .1, under every floor
+    rng, rows = np.random.default_rng(0), np.array([0])
+    for lag, floor in ((0, 0.3), (2, 0.65), (4, 1.0)):
+        facts = gates([2.0], [6.0], version=lag)
+        assert judge.draw([entry(0, 2)], rows, np.ones(1), facts, 1, rng).delta == pytest.approx(floor)
+
+
+def test_a_parameter_of_the_advantage_overrides_the_gating_section() -> None:
+    sharp = opinions(params={"k": 2, "delta": 0.5}, scale=None)
+    mild = opinions(params={"k": 2}, scale=None)
+    facts = gates([2.0], [6.0])
+    one, two = (o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, np.random.default_rng(0)) for o in (sharp, mild))
+    assert one.failure[0] == pytest.approx(2 * two.failure[0])
+    assert one.success[0] == pytest.approx(two.success[0])

@@ -1,0 +1,187 @@
+"""The DeepSpeed step: the same at any micro-batch, ZeRO stage and world size; clean when a step is not finite."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from learner.batches import TrainGroup
+from learner.checkpoint import Checkpoints
+from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from learner.ranks import Ranks
+from learner.trainer import Trainer, load_model
+from store.errors import VergeError
+from tests.learner import rank_steps
+from tests.learner.scripted import random_groups, tiny_llama
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("model"), tied=True)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return Ranks()
+
+
+def trainer_of(model: Path, ranks: Ranks, **changes: Any) -> Trainer:
+    learner = LearnerConfig(**{"lr": 1e-3, "threads": 1, "warmup_steps": 0, "micro_batch_tokens": 40, **changes})
+    return Trainer(model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, ranks)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.float().clone() for name, value in trainer.weights()}
+
+
+def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == two.keys()
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+def test_many_micro_batches_of_one_row_equal_one_micro_batch(model: Path, ranks: Ranks) -> None:
+    found = []
+    for budget in (16, 10_000):
+        trainer = trainer_of(model, ranks, micro_batch_tokens=budget)
+        metrics = [trainer.step(random_groups(7, seed=s), s).metrics for s in range(2)]
+        found.append((metrics, weights(trainer)))
+    (many, many_weights), (one, one_weights) = found
+    assert [m["loss"] for m in many] == pytest.approx([m["loss"] for m in one], abs=1e-6)
+    assert [m["grad_norm"] for m in many] == pytest.approx([m["grad_norm"] for m in one], rel=1e-6)
+    assert furthest(many_weights, one_weights) < 1e-6
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, stage: int) -> None:
+    results = []
+    for number in (0, stage):
+        trainer = trainer_of(model, ranks, zero_stage=number)
+        metrics = [trainer.step(random_groups(5, seed=s), s).metrics for s in range(2)]
+        results.append((metrics, weights(trainer)))
+    (base, base_weights), (other, other_weights) = results
+    for name in ("loss", "grad_norm", "entropy"):
+        assert [m[name] for m in other] == pytest.approx([m[name] for m in base], rel=1e-5)
+    assert furthest(base_weights, other_weights) < 1e-6
+
+
+def test_two_ranks_equal_one_and_a_rank_without_groups_does_not_hang(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}",
+               "-m", "tests.learner.rank_steps", str(model), str(tmp_path), "0", "2", "3"]  # fmt: skip
+    done = subprocess.run(
+        command, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=120, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one = rank_steps.train(model, ranks, 0, output=tmp_path / "one" if (tmp_path / "one").mkdir() is None else None)
+    expected = load_file(tmp_path / "one" / "stage0.safetensors")
+    for stage in (0, 2, 3):
+        two = json.loads((tmp_path / f"stage{stage}.json").read_text())
+        for name in ("loss", "grad_norm", "entropy", "trained_tokens", "ratio_max"):
+            assert [m[name] for m in two] == pytest.approx([m[name] for m in one], rel=1e-6, abs=1e-6), (stage, name)
+        assert furthest(load_file(tmp_path / f"stage{stage}.safetensors"), expected) < 1e-6
+
+
+def poisoned(groups: list[TrainGroup]) -> list[TrainGroup]:
+    first, *rest = groups
+    bad = tuple(replace(c, advantage=float("nan")) for c in first.completions)
+    return [replace(first, completions=bad), *rest]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_non_finite_step_changes_neither_weights_nor_optimiser(model: Path, ranks: Ranks, stage: int) -> None:
+    clean, hit = (trainer_of(model, ranks, zero_stage=stage) for _ in range(2))
+    for trainer in (clean, hit):
+        assert trainer.step(random_groups(4), 0).applied
+    before = weights(hit)
+    result = hit.step(poisoned(random_groups(4, seed=9)), 1)
+    assert not result.applied
+    assert "nan" in result.reason
+    assert furthest(before, weights(hit)) == 0
+    for trainer in (clean, hit):
+        assert trainer.step(random_groups(4, seed=1), 1).applied
+    assert furthest(weights(clean), weights(hit)) == 0
+
+
+def test_bfloat16_trains_with_float32_master_weights(model: Path, ranks: Ranks) -> None:
+    trainer = trainer_of(model, ranks, lr=1e-4, dtype="bf16", zero_stage=1)
+    start = weights(trainer)
+    # Between 1/8 and 1/4 neighbouring bfloat16 numbers are 2^−10 apart: one AdamW step of 1e−4 rounds back, and only
+    # master weights add up eight of them.
+    large = {name: (value.abs() > 0.13) & (value.abs() < 0.24) for name, value in start.items()}
+    moved = []
+    for step in range(8):
+        trainer.step(random_groups(6), step)
+        now = weights(trainer)
+        moved.append(float(torch.cat([(now[n] != start[n])[large[n]] for n in start]).float().mean()))
+    assert moved[0] == 0
+    assert moved[7] > 0.5
+
+
+def test_warm_up_and_gradient_clipping_do_what_the_config_says(model: Path, ranks: Ranks) -> None:
+    trainer = trainer_of(model, ranks, warmup_steps=3, lr=1e-3, betas=(0.0, 0.0))
+    moves = []
+    for step in range(5):
+        before = weights(trainer)
+        trainer.step(random_groups(4), step)
+        moves.append(furthest(before, weights(trainer)))
+    # With betas 0, AdamW moves every weight by lr · g / (|g| + ε) ≈ lr.
+    assert moves == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3], rel=0.02)
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(
+    model: Path, ranks: Ranks, stage: int, tmp_path: Path
+) -> None:
+    one = trainer_of(model, ranks, zero_stage=stage)
+    one.step(random_groups(4), 0)
+    checkpoints = Checkpoints(tmp_path, 2, ranks)
+    checkpoints.save(1, one, {"step": 1})
+    two = trainer_of(model, ranks, zero_stage=stage)
+    assert checkpoints.load(two) == {"step": 1}
+    for trainer in (one, two):
+        trainer.step(random_groups(4, seed=1), 1)
+    assert furthest(weights(one), weights(two)) == 0
+
+
+def test_the_latest_checkpoints_are_kept_and_the_pointer_is_never_at_an_unfinished_one(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    trainer, checkpoints = trainer_of(model, ranks), Checkpoints(tmp_path, 2, ranks)
+    assert checkpoints.load(trainer) is None
+    for step in (3, 6, 9):
+        checkpoints.save(step, trainer, {"step": step})
+    (tmp_path / ".step-0000012.tmp").mkdir()  # as left by a kill
+    assert sorted(p.name for p in tmp_path.glob("step-*")) == ["step-0000006", "step-0000009"]
+    assert checkpoints.load(trainer) == {"step": 9}
+    (tmp_path / "latest").write_text("step-0000003")
+    with pytest.raises(VergeError, match="not a checkpoint"):
+        checkpoints.load(trainer)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(VergeError, match=r"has no config\.json"):
+        load_model(tmp_path, torch.float32)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(VergeError, match="cannot be loaded"):
+        load_model(tmp_path, torch.float32)
+
+
+def test_a_batch_in_which_nothing_has_an_advantage_is_not_applied(model: Path, ranks: Ranks) -> None:
+    groups = [replace(g, completions=()) for g in random_groups(2)]
+    result = trainer_of(model, ranks).step(groups, 0)
+    assert not result.applied
+    assert np.isfinite(result.metrics["loss"])
