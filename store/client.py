@@ -33,6 +33,7 @@ class Store:
     def __init__(self, link: Link, keys: Keys, tickets: Tickets) -> None:
         self.link = link
         self.keys = keys
+        self._tickets = tickets
 
         runs = Runs(link, keys)
         self.open_run = runs.open_run
@@ -118,4 +119,5 @@ class Store:
 
     async def close(self) -> None:
         """Close the connections. What was acknowledged is in the store already."""
+        await self._tickets.finish()
         await self.link.close()

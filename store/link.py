@@ -88,7 +88,7 @@ class Link:
             try:
                 return await operation(self.redis)
             except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.ResponseError) as error:
-                raise _in_words(error, self.name) from error
+                raise self.in_words(error) from error
             except _AWAY as error:
                 now = time.monotonic()
                 why = str(error).replace("\n", " ") or type(error).__name__
@@ -107,6 +107,29 @@ class Link:
             await asyncio.sleep(min(pause_s, max(0.0, began + self._patience_s - time.monotonic())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def in_words(self, error: Exception) -> Exception:
+        """What a person must do about an error of the server; the error itself where nobody can do anything."""
+        text = str(error)
+        if isinstance(error, exceptions.NoPermissionError):
+            return VergeError(f"the store at {self.name} forbids this user what Verge needs: {text}")
+        if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or "NOAUTH" in text:
+            return VergeError(f"the store at {self.name} refuses the password; set store.password_file")
+        if "VERGE " in text:
+            return VergeError(text.partition("VERGE ")[2].partition(" script:")[0])
+        if "NOGROUP" in text:
+            return VergeError(f"the store at {self.name} has no such run: its learner has not opened it")
+        if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text or "used memory >" in text:
+            return VergeError(
+                f"the store at {self.name} has reached its memory limit; raise maxmemory or lower learner max_lag"
+            )
+        if "MISCONF" in text:
+            return VergeError(
+                f"the store at {self.name} cannot write its log to disk (is it full?); nothing acknowledged is lost"
+            )
+        if "unknown command" in text.lower():
+            return VergeError(f"the store at {self.name} lacks a command ({text}); use Redis 7.0, Valkey 7.2, or newer")
+        return error
+
 
 def public_url(url: str) -> str:
     """The URL as it may be printed: scheme, host, port, path; neither user nor password nor query."""
@@ -117,24 +140,3 @@ def public_url(url: str) -> str:
 def _as_sent(response: Any, **options: Any) -> Any:
     """Stream replies stay lists of bytes: turning each entry into a dict first would be half the cost of reading."""
     return response
-
-
-def _in_words(error: exceptions.RedisError, name: str) -> VergeError | exceptions.RedisError:
-    text = str(error)
-    if isinstance(error, exceptions.NoPermissionError):
-        return VergeError(f"the store at {name} forbids this user what Verge needs: {text}")
-    if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or "NOAUTH" in text:
-        return VergeError(f"the store at {name} refuses the password; set store.password_file")
-    if "VERGE " in text:
-        return VergeError(text.partition("VERGE ")[2].partition(" script:")[0])
-    if "NOGROUP" in text:
-        return VergeError(f"the store at {name} has no such run: its learner has not opened it")
-    if isinstance(error, exceptions.OutOfMemoryError) or "OOM " in text or "used memory >" in text:
-        return VergeError(f"the store at {name} has reached its memory limit; raise maxmemory or lower learner max_lag")
-    if "MISCONF" in text:
-        return VergeError(
-            f"the store at {name} cannot write its log to disk (is it full?); nothing acknowledged is lost"
-        )
-    if "unknown command" in text.lower():
-        return VergeError(f"the store at {name} lacks a command ({text}); use Redis 7.0, Valkey 7.2, or newer")
-    return error

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from store.commits import Commits
 from store.errors import CodecError
 from store.keys import Keys
 from store.link import Argument, Link
@@ -38,10 +39,14 @@ class Tickets:
         self._link = link
         self._keys = keys
         self._lease_ms = int(1000 * lease_s)
-        self._payload_ttl_s = payload_ttl_s
+        self._commits = Commits(link, keys, payload_ttl_s)
         self._max_deliveries = max_deliveries
         self._cursor = "0-0"
         self._held: defaultdict[str, set[str]] = defaultdict(set)
+
+    async def finish(self) -> None:
+        """Let commits in flight come to their end; for the client that is about to close."""
+        await self._commits.finish()
 
     async def issue(self, problem_ids: Sequence[str], limit: int) -> int:
         """Add tickets for the first problems while issued − refunded < limit; returns how many were added.
@@ -105,10 +110,6 @@ class Tickets:
     async def commit(self, consumer: str, group: RolloutGroup) -> Committed:
         """Turn a ticket into evidence and its group into the pool's, once.
 
-        The payload is written first and with an expiry, under a name of this attempt alone: a rival attempt on the
-        same ticket cannot replace it. Killed before the script, nothing counts and the payload expires; killed after
-        it, the group counts, and is lost only if nobody draws it before the payload's expiry.
-
         Returns:
             "duplicate" when the ticket had ended already; "refused" when no completion is evidence.
 
@@ -122,22 +123,9 @@ class Tickets:
             return "refused"
         if group.tokens == 0:
             raise CodecError(f"rollout group {group.id!r} has no token, so no version: nothing can be learnt from it")
-        payload_id = f"{group.id}:{secrets.token_hex(8)}"
-        committed = await self._link.call(lambda redis: self._commit(redis, group, payload_id, payload))
+        committed = await self._commits.commit(group, payload)
         self._held[consumer].discard(group.id)
         return "committed" if committed else "duplicate"
-
-    async def _commit(self, redis: Any, group: RolloutGroup, payload_id: str, payload: bytes) -> bool:
-        keys, key = self._keys, self._keys.payload(payload_id)
-        await redis.set(key, payload, ex=self._payload_ttl_s)
-        committed = await self._link.script("commit")(
-            [keys.tickets, keys.counters, keys.groups, keys.live, keys.meta, keys.problem(group.problem_id),
-             keys.group(group.id)],
-            [CONSUMERS, group.id, group.problem_id, group.size, group.correct, group.errors, group.version_min,
-             group.version_max, group.tokens, payload_id, len(payload)],
-        )  # fmt: skip
-        await (redis.persist(key) if committed else redis.unlink(key))
-        return bool(committed)
 
     async def refuse(self, consumer: str, ticket: Ticket, reason: str, errors: int = 0) -> bool:
         """End a ticket without evidence and refund it; False when it had ended already.
@@ -161,7 +149,7 @@ class Tickets:
         """(tickets that have not ended, of them leased)."""
 
         async def ask(redis: Any) -> Any:
-            pipe = redis.pipeline(transaction=True)
+            pipe = redis.pipeline(transaction=False)
             pipe.xlen(self._keys.tickets)
             pipe.xpending(self._keys.tickets, CONSUMERS)
             return await pipe.execute()

@@ -1,3 +1,4 @@
+#!lua
 -- Add problems, each once; all of this call or, when one differs from what is stored, none.
 -- KEYS: problems, then each problem   ARGV: per problem: id, prompt, verifier, answer, tags
 -- Returns {how many were new}, or {-1, id, field} of the first that differs.

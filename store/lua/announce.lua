@@ -1,3 +1,4 @@
+#!lua
 -- Publish a manifest, once; versions only rise.
 -- KEYS: weights, weights:log   ARGV: version, path, sha256, bytes, step, time_s
 -- Returns {} or {version, sha256} of the manifest that is in the way.

@@ -1,3 +1,4 @@
+#!lua
 -- Turn a ticket into evidence, once (DESIGN §4).
 -- KEYS: tickets, counters, groups, live, meta, problem, group
 -- ARGV: consumer group, group id (= ticket id), problem id, G, c, errors, version_min, version_max, tokens,
@@ -13,8 +14,9 @@ end
 
 local gamma = tonumber(redis.call('HGET', KEYS[5], 'gamma'))
 local w = tonumber(ARGV[7])
-local fact = redis.call('HMGET', KEYS[6], 'a', 'b', 'version', 'first_success')
-local a, b, v = tonumber(fact[1]) or 0, tonumber(fact[2]) or 0, tonumber(fact[3]) or 0
+local fact = redis.call('HMGET', KEYS[6], 'a', 'b', 'version', 'n', 's', 'groups', 'first_success', 'last_success')
+for i = 1, 6 do fact[i] = tonumber(fact[i]) or 0 end
+local a, b, v = fact[1], fact[2], fact[3]
 if w >= v then
   local keep = gamma ^ (w - v)
   a, b, v = keep * a + c, keep * b + (G - c), w
@@ -23,18 +25,15 @@ else
   a, b = a + keep * c, b + keep * (G - c)
 end
 
+-- The first write: if the server refuses it (memory, disk), nothing has happened.
 local entry = redis.call('XADD', KEYS[3], '*', 'id', id, 'problem', problem, 'G', ARGV[4], 'c', ARGV[5],
   'version_min', ARGV[7], 'version_max', ARGV[8], 'tokens', ARGV[9])
+local first, last = fact[7] or '', fact[8] or ''
+if c > 0 then first, last = first ~= '' and first or entry, entry end
 -- %.17g: Lua's own tostring keeps 14 digits, a double has 17.
 redis.call('HSET', KEYS[6], 'a', string.format('%.17g', a), 'b', string.format('%.17g', b),
-  'version', string.format('%d', v), 'last_seen', entry)
-redis.call('HINCRBY', KEYS[6], 'n', G)
-redis.call('HINCRBY', KEYS[6], 's', c)
-redis.call('HINCRBY', KEYS[6], 'groups', 1)
-if c > 0 then
-  redis.call('HSET', KEYS[6], 'last_success', entry)
-  if not fact[4] then redis.call('HSET', KEYS[6], 'first_success', entry) end
-end
+  'version', string.format('%.0f', v), 'n', string.format('%.0f', fact[4] + G), 's', string.format('%.0f', fact[5] + c),
+  'groups', string.format('%.0f', fact[6] + 1), 'last_seen', entry, 'first_success', first, 'last_success', last)
 redis.call('HSET', KEYS[7], 'entry', entry, 'problem', problem, 'G', ARGV[4], 'c', ARGV[5], 'version_min', ARGV[7],
   'version_max', ARGV[8], 'tokens', ARGV[9], 'uses', 0, 'steps', '', 'payload', ARGV[10], 'bytes', ARGV[11])
 redis.call('SADD', KEYS[4], id)

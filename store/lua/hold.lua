@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Act on the learner's lock only where the caller holds it.
 -- KEYS: learner   ARGV: token, ttl in ms (0: release)
 -- Returns 1, or 0 when another holds it or nobody does.

@@ -1,3 +1,4 @@
+#!lua
 -- Add tickets while issued - refunded < limit.
 -- KEYS: tickets, counters, issued, then the problem of each ticket
 -- ARGV: nonce of this call, limit, then the problem id of each ticket

@@ -1,3 +1,4 @@
+#!lua
 -- Create a run, or compare one that exists.
 -- KEYS: meta, tickets   ARGV: consumer group, how many fields are compared, then pairs field, value, the compared first
 -- Returns {} when it was created or agrees, else {field, stored value} of the first that differs.

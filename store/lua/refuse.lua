@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- End a ticket without evidence and give its admission back.
 -- KEYS: tickets, counters, refused   ARGV: consumer group, ticket id, consumer, reason, error completions, log length
 -- Returns 1, or 0 when the ticket had ended already.

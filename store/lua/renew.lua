@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Set the idle time of the leases that the consumer still has: 0 renews them, a lease's length or more gives them back.
 -- KEYS: tickets   ARGV: consumer group, consumer, idle ms, then ticket ids
 -- Returns how many it still had; another's lease is left alone. Giving back takes the delivery back too.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Let groups leave the pool, once each. Every reason but `used` gives the ticket's admission back.
 -- KEYS: live, counters, used_at, garbage, then groups   ARGV: reason, then the id of each group
 -- Returns {how many left, {payload ids to delete, also of callers that died before they could}}.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Forget the draws after a step: the learner resumes from a checkpoint of that step.
 -- KEYS: live, counters, used_at   ARGV: step, prefix of a group's key
 -- Returns how many live groups lost a use. Groups that had left as used are refunded: what they taught is lost, and

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Lease tickets: first those whose lease ran out, then new ones.
 -- KEYS: tickets, counters, refused
 -- ARGV: consumer group, consumer, count, lease in ms, cursor, most deliveries, log length,

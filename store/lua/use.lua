@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Record that groups were drawn at a step. A repeat of the same step counts nothing twice.
 -- KEYS: counters, then groups   ARGV: step
 -- Returns how many were recorded now; a group that has left is passed over.

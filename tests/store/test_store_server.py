@@ -229,3 +229,34 @@ def test_patience_ends_with_one_line_that_names_the_url_without_its_password() -
         asyncio.run(Store.connect("redis://me:secret@127.0.0.1:1/2", "demo", patience_s=0.2))
     assert "secret" not in str(end.value)
     assert "\n" not in str(end.value)
+
+
+def test_a_full_memory_stops_commits_in_words_and_loses_nothing(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+
+        async def fill() -> None:
+            store = await Store.connect(server.url, "demo", server.password)
+            await store.open_run(META)
+            await store.add_problems(problems("p"))
+            await store.issue(["p"] * 40, limit=40)
+            tickets = await store.take("a", 40)
+            for ticket in tickets[:20]:
+                await store.commit("a", group(ticket, [1, 0], tokens=10_000))
+            info = await store.link.redis.info("memory")
+            await store.link.redis.config_set("maxmemory", info["used_memory"] + 100_000)
+            made = [group(ticket, [1, 0], tokens=10_000) for ticket in tickets[20:]]
+            results = await asyncio.gather(*(store.commit("a", one) for one in made), return_exceptions=True)
+            refused = [result for result in results if result != "committed"]
+            assert all("memory limit; raise maxmemory" in str(error) for error in refused)
+            committed = 40 - len(refused)
+            counters = await store.counters()
+            assert counters["committed"] == committed < 40
+            assert await store.open_tickets() == (40 - committed, 40 - committed)
+            ids = [entry.id for entry in await store.entries()]
+            assert all((await store.fetch(ids)).values())
+            assert await store.retire(ids[:10], "used") == 10, "what frees memory still works"
+            await store.commit("a", group(tickets[-1], [1, 0], tokens=10_000))
+            assert (await store.counters())["committed"] == committed + 1
+            await store.close()
+
+        asyncio.run(fill())

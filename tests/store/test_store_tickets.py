@@ -118,15 +118,40 @@ def test_an_operation_whose_answer_was_lost_is_done_once(server: EmbeddedServer)
 
 
 def test_a_committed_payload_no_longer_expires_and_a_losing_one_is_gone(server: EmbeddedServer) -> None:
-    async def body(store: Store, _: Opened) -> None:
+    async def body(store: Store, opened: Opened) -> None:
         await store.add_problems(problems("p"))
         await store.issue(["p"], limit=1)
-        (ticket,) = await store.take("a", 1)
-        await store.commit("a", group(ticket, [1, 0, 0, 0]))
-        await store.commit("a", group(ticket, [1, 0, 0, 0]))
+        actor = await opened.connect()
+        (ticket,) = await actor.take("a", 1)
+        await actor.commit("a", group(ticket, [1, 0, 0, 0]))
+        await actor.commit("a", group(ticket, [1, 0, 0, 0]))
+        await actor.close()
         payloads = await store.link.redis.keys(store.keys.payload("*"))
         assert len(payloads) == 1
         assert await store.link.redis.ttl(payloads[0]) == -1
+
+    play(server, body)
+
+
+def test_commits_made_together_are_each_answered_for_themselves(server: EmbeddedServer) -> None:
+    async def body(store: Store, opened: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"] * 100, limit=100)
+        actor = await opened.connect()
+        await store.link.redis.script_flush()
+        tickets = await actor.take("a", 100)
+        made = [group(ticket, [1, 0]) for ticket in tickets]
+        waiting = [asyncio.create_task(actor.commit("a", one)) for one in [*made, *made[:30]]]
+        await asyncio.sleep(0)
+        for task in waiting[50:60]:
+            task.cancel()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert outcomes[:50] + outcomes[60:100] == ["committed"] * 90
+        assert outcomes[100:] == ["duplicate"] * 30
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[50:60])
+        await actor.close()
+        assert (await store.counters())["committed"] == 100, "who stops waiting for a commit does not undo it"
+        assert len(await store.link.redis.keys(store.keys.payload("*"))) == 100
 
     play(server, body)
 

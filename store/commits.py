@@ -1,0 +1,135 @@
+"""Commits in flight: those made at the same time share their round trips to the server."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from redis import exceptions
+
+from store.errors import VergeError
+from store.keys import Keys
+from store.link import Argument, Link
+from store.runs import CONSUMERS
+from store.wire import RolloutGroup
+
+_BATCH = 64
+_BATCH_BYTES = 8 << 20
+_FINISH_WITHIN_S = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """One attempt to commit. Its payload has a name of its own: a rival on the same ticket cannot replace it."""
+
+    group: RolloutGroup
+    payload: bytes
+    outcome: asyncio.Future[bool]
+    payload_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.payload_id = f"{self.group.id}:{secrets.token_hex(8)}"
+
+
+class Commits:
+    """A queue of attempts, sent in batches by one task while there are any.
+
+    waiting ──▶ payload SET with expiry, commit.lua ──▶ answered ──▶ payload PERSIST, with the next batch
+
+    Killed before the script, nothing counts and the payload expires. Killed after it, the group counts; its payload
+    keeps the expiry if the last step was not reached, and the group is lost only if nobody draws it before.
+    """
+
+    def __init__(self, link: Link, keys: Keys, payload_ttl_s: int) -> None:
+        self._link = link
+        self._keys = keys
+        self._payload_ttl_s = payload_ttl_s
+        self._waiting: list[_Attempt] = []
+        self._settled: list[tuple[str, bool]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def commit(self, group: RolloutGroup, payload: bytes) -> bool:
+        """Whether this attempt turned the group's ticket into evidence."""
+        attempt = _Attempt(group, payload, asyncio.get_running_loop().create_future())
+        self._waiting.append(attempt)
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_all())
+        return await attempt.outcome
+
+    async def finish(self) -> None:
+        """Wait for the last round trip, but not for a server that is away."""
+        if self._sender is not None:
+            with suppress(asyncio.TimeoutError, asyncio.CancelledError):
+                await asyncio.wait_for(self._sender, _FINISH_WITHIN_S)
+
+    async def _send_all(self) -> None:
+        while self._waiting or self._settled:
+            batch = self._next_batch()
+            settled, self._settled = self._settled, []
+            try:
+                outcomes = await self._link.call(partial(self._send, batch, settled))
+            except (VergeError, exceptions.RedisError) as error:
+                outcomes = [error] * len(batch)
+                if not batch:
+                    print(f"store: {len(settled)} payloads keep their expiry: {error}", file=sys.stderr, flush=True)
+            for attempt, outcome in zip(batch, outcomes, strict=True):
+                if not isinstance(outcome, Exception):
+                    self._settled.append((self._keys.payload(attempt.payload_id), outcome))
+                if attempt.outcome.done():  # the caller was cancelled
+                    continue
+                if isinstance(outcome, Exception):
+                    attempt.outcome.set_exception(outcome)
+                else:
+                    attempt.outcome.set_result(outcome)
+            await asyncio.sleep(0)  # those answered may have more to commit: it shares the next round trip
+
+    def _next_batch(self) -> list[_Attempt]:
+        count = total = 0
+        for attempt in self._waiting[:_BATCH]:
+            total += len(attempt.payload)
+            if count and total > _BATCH_BYTES:
+                break
+            count += 1
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        return batch
+
+    async def _send(self, batch: Sequence[_Attempt], settled: Sequence[tuple[str, bool]], redis: Any) -> list[Any]:
+        """One round trip; per attempt whether it committed, or the exception that says why not."""
+        script = self._link.script("commit")
+        pipe = redis.pipeline(transaction=False)
+        for attempt in batch:
+            pipe.set(self._keys.payload(attempt.payload_id), attempt.payload, ex=self._payload_ttl_s)
+        for attempt in batch:
+            keys, arguments = self._call(attempt)
+            pipe.evalsha(script.sha, len(keys), *keys, *arguments)
+        for key, committed in settled:
+            pipe.persist(key) if committed else pipe.unlink(key)
+        replies = await pipe.execute(raise_on_error=False)
+        written, scripted = replies[: len(batch)], replies[len(batch) : 2 * len(batch)]
+        if any(isinstance(reply, exceptions.NoScriptError) for reply in scripted):
+            await redis.script_load(script.script)
+            return await self._send(batch, [], redis)
+        return [self._outcome(*pair) for pair in zip(written, scripted, strict=True)]
+
+    def _outcome(self, written: Any, scripted: Any) -> bool | Exception:
+        for reply in (scripted, written):
+            if isinstance(reply, Exception):
+                return self._link.in_words(reply)
+        return bool(scripted)
+
+    def _call(self, attempt: _Attempt) -> tuple[list[str], list[Argument]]:
+        keys, group = self._keys, attempt.group
+        return (
+            [
+                keys.tickets, keys.counters, keys.groups, keys.live, keys.meta, keys.problem(group.problem_id),
+                keys.group(group.id),
+            ],
+            [
+                CONSUMERS, group.id, group.problem_id, group.size, group.correct, group.errors, group.version_min,
+                group.version_max, group.tokens, attempt.payload_id, len(attempt.payload),
+            ],
+        )  # fmt: skip
