@@ -127,7 +127,8 @@ class Engine:
         except (ValueError, RuntimeError, OSError) as error:
             raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error
         engine = cls(llm, settings)
-        await llm.update_weight_version(str(settings.version))
+        del llm  # a frame of an import inside vLLM outlives this call and would keep it beyond `close`
+        await engine._llm.update_weight_version(str(settings.version))
         return engine
 
     async def generate(self, prompt_ids: NDArray[np.int32]) -> list[Sample]:
@@ -191,7 +192,7 @@ class Engine:
 
     async def close(self) -> None:
         """Stop the engine's processes."""
-        self._llm.shutdown(timeout=10.0)
+        self._llm.shutdown(timeout=1.0)  # its workers hold nothing that is worth waiting for
         await asyncio.sleep(0.1)  # its output task ends, which refers to it …
         self._llm = None
         gc.collect()  # … and it is part of a cycle: its own clean-up fails at the interpreter's end

@@ -84,7 +84,7 @@ async def _sample(
 
             async def count(problem: Problem) -> tuple[int, int]:
                 samples = [sample for sample in await engine.generate(prompts[problem.id]) if sample.complete]
-                texts = [tokenizer.decode(sample.token_ids, skip_special_tokens=True) for sample in samples]
+                texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in samples]
                 verdicts = await asyncio.gather(
                     *(
                         verifiers.verify(problem, text, sample.finish_reason)

@@ -69,7 +69,8 @@ def _convert(gguf: Path, folder: Path) -> None:
     tokenizer.pad_token = END_OF_TEXT
     settings = {key: value for key, value in loaded.config.to_dict().items() if key not in FROM_GGUF_ONLY}
     config = LlamaConfig(**settings | {"eos_token_id": ends[0], "pad_token_id": ends[1], "dtype": "bfloat16"})
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model: Any = LlamaForCausalLM(config)
+    model.to(torch.bfloat16)
     model.load_state_dict(loaded.state_dict())
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1], do_sample=True)
     model.save_pretrained(folder)

@@ -187,7 +187,8 @@ class _Rate:
 
     def of(self, count: int, now: float) -> float:
         self._seen = [(at, seen) for at, seen in self._seen if now - at <= 10.0] + [(now, count)]
-        (first_at, first), elapsed = self._seen[0], now - self._seen[0][0]
+        first_at, first = self._seen[0]
+        elapsed = now - first_at
         return (count - first) / elapsed if elapsed > 0 else 0.0
 
 

@@ -21,10 +21,10 @@ def status_line(dynamics: Mapping[str, float], steps: int, completions_per_s: fl
 class StatusLine:
     """Shows the newest line: in place on a terminal, a changed one at most every `every_s` seconds elsewhere."""
 
-    def __init__(self, stream: TextIO = sys.stderr, every_s: float = 5.0) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None, every_s: float = 5.0) -> None:
+        self._stream = stream or sys.stderr
         self._every_s = every_s
-        self._terminal = stream.isatty()
+        self._terminal = self._stream.isatty()
         self._shown_s = float("-inf")
         self._open = False
         self._last = ""

@@ -50,8 +50,12 @@ def enter_run_folder(config: RunConfig) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(saved, config.model_copy(update={"folder": folder.resolve()}).model_dump_json(indent=2))
     except OSError as error:
-        raise VergeError(f"run folder {folder} cannot be written: {error.strerror}; set `folder` to another") from None
+        raise _unwritable(folder, error) from None
     return resumed
+
+
+def _unwritable(folder: Path, error: OSError) -> VergeError:
+    return VergeError(f"run folder {folder} cannot be written: {error.strerror}; free space or set `folder` to another")
 
 
 def set_aside(folder: Path) -> Path | None:
@@ -70,10 +74,14 @@ def run_lock(folder: Path) -> Iterator[None]:
     """Hold the run folder: one `verge up` at a time, and no second server over the same data.
 
     Raises:
-        VergeError: another live process holds it.
+        VergeError: another live process holds it, or it cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
