@@ -81,6 +81,10 @@ class Actor:
         ]
         try:
             await self._drained_or_failed(services)
+        except Exception as error:
+            if self._engine.death is not None:  # whoever noticed it first
+                raise VergeError(f"the vLLM engine died: {self._engine.death}") from error
+            raise
         finally:
             for task in (*services, *self._rollouts):
                 task.cancel()
@@ -160,8 +164,8 @@ class Actor:
         share, limit = self._errors / self._completions, self._settings.actor.max_error_share
         if self._completions >= 64 and share > limit:
             raise VergeError(
-                f"{self._errors} of {self._completions} completions ended in an error of the verifier or the engine, "
-                f"more than actor.max_error_share = {limit:g}; last error: {self._verifiers.last_error or 'engine abort'}"
+                f"{self._errors} of {self._completions} completions ended in an error of the verifier or the engine,"
+                f" more than actor.max_error_share = {limit:g}; the last: {self._verifiers.last_error or 'abort'}"
             )
 
     async def _follow_weights(self) -> None:
@@ -178,7 +182,7 @@ class Actor:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self._engine.death is not None:
-                raise VergeError(f"the vLLM engine died: {self._engine.death}")
+                raise VergeError("the vLLM engine does not answer")
             now = time.monotonic()
             await self._store.beat(
                 self._settings.name,
@@ -218,7 +222,11 @@ async def run_actor(settings: ActorSettings) -> None:
                 say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
         manifest, folder = snapshot
         tokenizer = AutoTokenizer.from_pretrained(settings.model)
-        engine = await Engine.start(engine_settings(settings, manifest.version, folder, tokenizer))
+        engine = await Engine.start(
+            engine_settings(
+                settings.model, manifest.version, folder, tokenizer, settings.actor, settings.sampling, settings.seed
+            )
+        )
         say(f"generating with version {manifest.version} from {folder}")
         try:
             await Actor(settings, store, engine, tokenizer).run()
@@ -228,24 +236,25 @@ async def run_actor(settings: ActorSettings) -> None:
         await store.close()
 
 
-def engine_settings(settings: ActorSettings, version: int, folder: Path, tokenizer: Any) -> EngineSettings:
-    """The engine's part of an actor's settings, with all the ids that end a completion of this model."""
-    actor, sampling = settings.actor, settings.sampling
+def engine_settings(
+    model: Path, version: int, weights: Path, tokenizer: Any, actor: ActorConfig, sampling: SamplingConfig, seed: int
+) -> EngineSettings:
+    """What an engine is started with to serve `weights`, a version of `model`."""
     return EngineSettings(
-        model=folder,
+        model=weights,
         version=version,
         dtype=actor.dtype,
         context_tokens=actor.context_tokens,
         max_completion_tokens=sampling.max_completion_tokens,
         group_size=sampling.group_size,
         temperature=sampling.temperature,
-        stop_token_ids=stop_token_ids(settings.model, tokenizer),
+        stop_token_ids=stop_token_ids(model, tokenizer),
         max_sequences=actor.max_sequences,
         tensor_parallel=actor.tensor_parallel,
         gpu_memory_share=actor.gpu_memory_share,
         cpu_kv_cache_gib=actor.cpu_kv_cache_gib,
         cpu_cores=actor.cpu_cores,
-        seed=settings.seed,
+        seed=seed,
     )
 
 

@@ -62,20 +62,16 @@ async def _sample(
     from transformers import AutoTokenizer
 
     from actors.engine import Engine
-    from actors.loop import ActorSettings, engine_settings
+    from actors.loop import engine_settings
     from actors.prompts import encode_prompts
     from actors.verifiers import Verifiers
 
     n = config.evaluation.samples_per_problem
     sampling = config.sampling.model_copy(update={"group_size": n})
-    settings = ActorSettings(
-        name="evaluation", run=config.name, store_url="", store_password=None, lease_s=0.0, model=base,
-        actor=config.actor, sampling=sampling, verifier=config.verifier, seed=config.seed,
-    )  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(base)
     prompts = encode_prompts(problems, tokenizer, config.actor.context_tokens, sampling.max_completion_tokens)
     verifiers = Verifiers(config.verifier)
-    engine = await Engine.start(engine_settings(settings, 0, base, tokenizer))
+    engine = await Engine.start(engine_settings(base, 0, base, tokenizer, config.actor, sampling, config.seed))
     try:
         evaluations = []
         for version, model in enumerate(models):

@@ -76,7 +76,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     lines += [
         f"training problems  {problems['attempted']} of {problems['train']} attempted, {problems['solved']} solved, "
         f"{len(problems['newly_solved'])} newly (failed at their first visit, solved since)",
-        f"reward             {reward['first_5_steps']:.3f} in the first 5 steps, {reward['last_5_steps']:.3f} in the last 5",
+        f"mean reward        {reward['first_5_steps']:.3f} in the first 5 steps, "
+        f"{reward['last_5_steps']:.3f} in the last 5",
         f"rollout groups     {groups.get('committed', 0)} committed, {groups.get('drawn', 0)} drawn, "
         f"{groups.get('expired', 0)} expired, {groups.get('refunded', 0)} tickets refunded",
         f"lag when drawn     {lags}  (versions:groups)",
