@@ -1,12 +1,13 @@
 """The learner's loop: one process per rank, rank 0 deciding, all training."""
 
+import contextlib
 import json
 import os
 import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,8 @@ def run_learner(settings: LearnerSettings) -> None:
     Raises:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
     """
-    asked_to_stop = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.set())
-    ranks = Ranks()
-    with StoreThread(settings.store_url, settings.run, settings.store_password) as line:
+    with _sigterm() as asked_to_stop, StoreThread(settings.store_url, settings.run, settings.store_password) as line:
+        ranks = Ranks()
         if ranks.first:
             _check_run(settings, line)
             line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
@@ -268,6 +266,20 @@ class Learner:
             say(f"ends after step {planner.step}, version {planner.version}: {plan['reason']}")
             if plan["phase"]:
                 self._line.call(self._line.store.set_phase(plan["phase"], plan["reason"]))
+
+
+@contextlib.contextmanager
+def _sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets instead of ending the process; only the main thread may ask for one."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_run(settings: LearnerSettings, line: StoreThread) -> None:

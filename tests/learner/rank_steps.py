@@ -18,7 +18,9 @@ from tests.learner.scripted import random_groups
 STEPS = 2
 
 
-def train(model: Path, ranks: Ranks, stage: int, budget: int = 40, output: Path | None = None) -> list[dict[str, float]]:
+def train(
+    model: Path, ranks: Ranks, stage: int, budget: int = 40, output: Path | None = None
+) -> list[dict[str, float]]:
     learner = LearnerConfig(zero_stage=stage, lr=1e-3, micro_batch_tokens=budget, threads=1, warmup_steps=1)
     trainer = Trainer(model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, ranks)
     metrics = []

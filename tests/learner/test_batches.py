@@ -11,7 +11,8 @@ CHEAP_ATTENTION = Shape(1.0, 0.0)
 
 def group(prompt: list[int], *completions: list[int]) -> TrainGroup:
     made = tuple(
-        TrainCompletion(np.array(ids), np.zeros(len(ids), np.float32), float(i + 1)) for i, ids in enumerate(completions)
+        TrainCompletion(np.array(ids), np.zeros(len(ids), np.float32), float(i + 1))
+        for i, ids in enumerate(completions)
     )
     return TrainGroup("g", np.array(prompt), made, 0.5, len(made), sum(map(len, completions)))
 

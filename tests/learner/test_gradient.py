@@ -28,7 +28,9 @@ def double_model(folder: Path, tied: bool) -> torch.nn.Module:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     for module in model.modules():
         if isinstance(module, LlamaRMSNorm):  # its forward casts to float32, which rounds the gradient to 1e-7
-            module.forward = partial(torch.nn.functional.rms_norm, normalized_shape=(32,), weight=module.weight, eps=1e-6)
+            module.forward = partial(
+                torch.nn.functional.rms_norm, normalized_shape=(32,), weight=module.weight, eps=1e-6
+            )
     return model
 
 
@@ -143,7 +145,9 @@ def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
             mine = batch.sample == s
             first = int(batch.source[mine][0])
             row, position = divmod(first, batch.input_ids.shape[1])
-            prompt = batch.input_ids[row][(batch.document[row] == batch.document[row, position]) & (batch.branch[row] == 0)]
+            prompt = batch.input_ids[row][
+                (batch.document[row] == batch.document[row, position]) & (batch.branch[row] == 0)
+            ]
             want = expected[tuple(prompt), tuple(batch.target[mine])]
             assert torch.allclose(logprobs[mine], want[0], atol=1e-12)
             assert torch.allclose(entropy[mine], want[1], atol=1e-12)
@@ -198,7 +202,7 @@ def test_a_model_whose_head_or_attention_would_be_computed_wrongly_is_refused() 
         vocab_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
         intermediate_size=16,
     )  # fmt: skip
-    with pytest.raises(VergeError, match="final_logit_softcapping=30.0"):
+    with pytest.raises(VergeError, match=r"final_logit_softcapping=30\.0"):
         Policy(Gemma2ForCausalLM(config), 1.0)
     config.final_logit_softcapping = None
     with pytest.raises(VergeError, match="sliding_attention"):

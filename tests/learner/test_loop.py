@@ -1,6 +1,9 @@
 """The loop against a real store, with an actor that really samples: it learns, resumes, and says why it stops."""
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +156,22 @@ def test_groups_trained_on_after_the_last_checkpoint_return_to_the_pool(settings
     assert steps == [1, 2, 3, 3, 4]
     assert counters["drawn"] == 8 * 5
     assert counters["committed"] >= 32
+
+
+def test_sigterm_checkpoints_and_leaves_the_run_open(settings: LearnerSettings) -> None:
+    settings = with_learner(settings, steps=10_000)
+    with open_run(settings) as line:
+        killer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+        killer.start()
+        train(settings)
+        steps = int(line.call(line.store.dynamics())["step"])
+        phase = line.call(line.store.phase())
+        newest = line.call(line.store.manifest())
+    assert steps > 0
+    assert phase == ("running", "")
+    assert newest is not None
+    assert newest.step == steps
+    assert (settings.run_dir / "checkpoints" / "latest").read_text() == f"step-{steps:07d}"
 
 
 def test_a_second_learner_is_refused(settings: LearnerSettings) -> None:

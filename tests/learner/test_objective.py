@@ -88,8 +88,8 @@ def test_the_reported_metrics_are_those_worked_out_by_hand() -> None:
     behaviour = BEHAVIOUR.clone()
     behaviour[5] = math.nan
     policy_loss(
-        LOGPROBS, torch.arange(6, dtype=torch.float64), behaviour, ADVANTAGE, torch.ones(2, dtype=torch.float64), SAMPLE,
-        Denominator(2, 5), ObjectiveConfig(), CorrectionConfig(), stats,
+        LOGPROBS, torch.arange(6, dtype=torch.float64), behaviour, ADVANTAGE, torch.ones(2, dtype=torch.float64),
+        SAMPLE, Denominator(2, 5), ObjectiveConfig(), CorrectionConfig(), stats,
     )  # fmt: skip
     found = stats.metrics()
     ratios = np.array([2, 4, 0.5, 2, 0.5])

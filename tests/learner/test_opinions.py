@@ -25,7 +25,9 @@ def opinions(**objective: object) -> Opinions:
 def test_a_group_is_judged_without_its_own_evidence() -> None:
     # Problem 0 has only this group's 2 of 8: without it, the prior alone. A success is judged by its 7 group-mates,
     # 1 right and 6 wrong: Beta(2, 7), baseline 2/9, gate E[(1−p)^7] = 7·8·9·10·11·12·13/(9·…·15) = 7·8/(14·15) = 4/15.
-    drawn = opinions(scale=None).draw([entry(0, 2)], np.array([0]), np.ones(1), gates([2.0], [6.0]), 1, np.random.default_rng(0))
+    drawn = opinions(scale=None).draw(
+        [entry(0, 2)], np.array([0]), np.ones(1), gates([2.0], [6.0]), 1, np.random.default_rng(0)
+    )
     scale = 1 / bbg.gate([2.0], [6.0])[0]
     alpha = 1.5  # at the initial p̂ = .5
     assert drawn.success[0] == pytest.approx(scale * (4 / 15) * (7 / 9) ** alpha)
@@ -67,20 +69,20 @@ def test_the_batch_is_scaled_to_the_mean_absolute_advantage_of_the_config() -> N
 
 
 def test_drawing_prefers_mass_and_draw_weights_undo_the_preference_on_average() -> None:
-    entries = [entry(i, 1 + i % 7) for i in range(30)]
+    entries = [entry(i, 1 + i % 5) for i in range(30)]
     facts = gates([float(e.c) for e in entries], [float(8 - e.c) for e in entries])
     judge, rows = opinions(scale=None), np.arange(30)
     mass = judge.masses(entries, rows, facts)
     rng, total, count = np.random.default_rng(0), np.zeros(30), np.zeros(30)
-    for _ in range(3000):
+    for _ in range(1000):
         drawn = judge.draw(entries, rows, mass, facts, 6, rng)
         index = [int(e.problem_id[1:]) for e in drawn.entries]
         total[index] += drawn.weight
         count[index] += 1
     assert count[np.argmax(mass)] > 2 * count[np.argmin(mass)]
     # E[Σ weight · x] / B = mean of x: each group's expected weight is B/N.
-    assert total / 3000 == pytest.approx(np.full(30, 6 / 30), rel=0.35)
-    assert total.sum() / 3000 == pytest.approx(6, rel=0.02)
+    assert total / 1000 == pytest.approx(np.full(30, 6 / 30), rel=0.35)
+    assert total.sum() / 1000 == pytest.approx(6, rel=0.05)
 
 
 def test_delta_comes_from_entropy_and_its_floor_rises_with_the_lag_of_the_batch() -> None:
@@ -96,6 +98,8 @@ def test_a_parameter_of_the_advantage_overrides_the_gating_section() -> None:
     sharp = opinions(params={"k": 2, "delta": 0.5}, scale=None)
     mild = opinions(params={"k": 2}, scale=None)
     facts = gates([2.0], [6.0])
-    one, two = (o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, np.random.default_rng(0)) for o in (sharp, mild))
+    one, two = (
+        o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, np.random.default_rng(0)) for o in (sharp, mild)
+    )
     assert one.failure[0] == pytest.approx(2 * two.failure[0])
     assert one.success[0] == pytest.approx(two.success[0])

@@ -88,7 +88,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_written_snapshot(
     monkeypatch.setattr("learner.publish.save_file", full)
     publisher = Publisher(line, tmp_path / "weights", base, keep=2, dtype=torch.float32)
     publisher.begin(1, 1, [("w", torch.zeros(2))])
-    with pytest.raises(VergeError, match="version 1 cannot be written .* No space left on device; free space"):
+    with pytest.raises(VergeError, match=r"version 1 cannot be written .* No space left on device; free space"):
         publisher.finish()
     assert list((tmp_path / "weights").iterdir()) == []
     assert line.call(line.store.manifest()) is None

@@ -73,9 +73,7 @@ def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, s
     assert furthest(base_weights, other_weights) < 1e-6
 
 
-def test_two_ranks_equal_one_and_a_rank_without_groups_does_not_hang(
-    model: Path, ranks: Ranks, tmp_path: Path
-) -> None:
+def test_two_ranks_equal_one_and_a_rank_without_groups_does_not_hang(model: Path, ranks: Ranks, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
