@@ -26,6 +26,8 @@ _AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 _SAY_EVERY_S = 5.0
 _LONGEST_PAUSE_S = 2.0
 _ANSWER_WITHIN_S = 30.0
+MAX_BLOCK_MS = 10_000
+"""Longest wait inside the server, well within what counts as no answer."""
 _CONNECTIONS = 64
 
 
@@ -47,7 +49,9 @@ class Link:
             protocol=2,
             max_connections=_CONNECTIONS,
             timeout=None,
-            socket_timeout=_ANSWER_WITHIN_S,
+            # No socket_timeout: redis-py would send through asyncio.wait_for, which before Python 3.12 swallows a
+            # cancellation that arrives as the send ends, and a cancelled task would run on for ever. See `call`.
+            socket_timeout=None,
             socket_connect_timeout=5.0,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
@@ -86,12 +90,13 @@ class Link:
         pause_s = 0.02
         while True:
             try:
-                return await operation(self.redis)
+                async with asyncio.timeout(_ANSWER_WITHIN_S):
+                    return await operation(self.redis)
             except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.ResponseError) as error:
                 raise self.in_words(error) from error
             except _AWAY as error:
                 now = time.monotonic()
-                why = str(error).replace("\n", " ") or type(error).__name__
+                why = str(error).replace("\n", " ") or f"no answer within {_ANSWER_WITHIN_S:g} s"
                 if now - began >= self._patience_s:
                     raise VergeError(
                         f"the store at {self.name} has not answered for {now - began:.0f} s ({why}); "

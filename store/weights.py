@@ -1,12 +1,13 @@
 """What the learner tells the run: published weights, and the dynamics it read from training."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
 from store.errors import VergeError
 from store.keys import Keys
-from store.link import Link
+from store.link import MAX_BLOCK_MS, Link
 from store.wire import Manifest
 
 DYNAMICS_LOG = 100_000
@@ -47,14 +48,19 @@ class Weights:
 
     async def wait_manifest(self, after_version: int, block_ms: int) -> Manifest | None:
         """The newest manifest as soon as its version is above `after_version`; None after `block_ms` milliseconds."""
-        newest = await self.manifest()
-        if newest is not None and newest.version > after_version:
-            return newest
+        deadline = time.monotonic() + block_ms / 1000
         after = f"{after_version}-1" if after_version >= 0 else "0-0"
-        if block_ms > 0:
-            await self._link.call(lambda redis: redis.xread({self._keys.weights_log: after}, count=1, block=block_ms))
+        while True:
             newest = await self.manifest()
-        return newest if newest is not None and newest.version > after_version else None
+            if newest is not None and newest.version > after_version:
+                return newest
+            left_ms = int(1000 * (deadline - time.monotonic()))
+            if left_ms <= 0:
+                return None
+            await self._wait(after, min(left_ms, MAX_BLOCK_MS))
+
+    async def _wait(self, after: str, block_ms: int) -> None:
+        await self._link.call(lambda redis: redis.xread({self._keys.weights_log: after}, count=1, block=block_ms))
 
     async def manifests(self) -> list[Manifest]:
         """Every manifest, oldest first."""

@@ -1,6 +1,7 @@
 """Tickets: each ends once, whoever tries and however often."""
 
 import asyncio
+import random
 import time
 
 import pytest
@@ -310,5 +311,25 @@ def test_a_poison_ticket_is_set_aside_with_its_reason_and_refunded(server: Embed
         assert await store.open_tickets() == (0, 0)
         assert (await store.refusals())[0]["reason"] == "poison: no actor ended it in 3 deliveries"
         assert await store.issue(["p"], limit=1) == 1
+
+    play(server, body)
+
+
+def test_a_cancelled_operation_ends(server: EmbeddedServer) -> None:
+    """A draining actor cancels its tasks at any moment; none may go on as if nothing had been said."""
+
+    async def asking(store: Store) -> None:
+        while True:
+            await store.counters()
+
+    async def body(store: Store, _: Opened) -> None:
+        chance = random.Random(1)
+        for _attempt in range(150):
+            task = asyncio.create_task(asking(store))
+            await asyncio.sleep(chance.uniform(0, 0.004))
+            task.cancel()
+            done, _pending = await asyncio.wait([task], timeout=2)
+            assert done
+            assert task.cancelled()
 
     play(server, body)
