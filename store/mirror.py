@@ -11,17 +11,18 @@ from gating import posterior
 from store.client import Store
 from store.errors import VergeError
 from store.groups import stream_order
-from store.wire import GroupEntry, ProblemFacts
+from store.wire import GroupEntry
 
 _BATCH = 10_000
-_COLUMNS: dict[str, type[np.generic]] = {
-    "attempts": np.int64,
-    "successes": np.int64,
-    "evidence_a": np.float64,
-    "evidence_b": np.float64,
-    "version": np.int64,
-    "groups": np.int64,
+_COLUMNS: dict[str, tuple[str, type[np.generic]]] = {
+    "attempts": ("n", np.int64),
+    "successes": ("s", np.int64),
+    "evidence_a": ("a", np.float64),
+    "evidence_b": ("b", np.float64),
+    "version": ("version", np.int64),
+    "groups": ("groups", np.int64),
 }
+"""Column → its field in the problem's hash, and its type."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class Mirror:
         self.index: dict[str, int] = {}
         self.pool: dict[str, PoolGroup] = {}
         self.gamma = float("nan")
-        self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype) for name, dtype in _COLUMNS.items()}
+        self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, dtype) for name, (_, dtype) in _COLUMNS.items()}
         self._cursor = ""
         self._ahead: dict[int, tuple[int, int]] = {}
 
@@ -146,20 +147,18 @@ class Mirror:
         ids = await self._store.problem_ids(len(self.ids))
         if not ids:
             return
-        facts = await self._store.problem_facts(ids)
-        rows = range(len(self.ids), len(self.ids) + len(ids))
-        self._grow(len(self.ids) + len(ids))
+        fields = [field for field, _ in _COLUMNS.values()]
+        *facts, last_seen = zip(*await self._store.problem_rows(ids, [*fields, "last_seen"]), strict=True)
+        start = len(self.ids)
+        self._grow(start + len(ids))
         self.ids.extend(ids)
-        self.index.update(zip(ids, rows, strict=True))
-        for name in _COLUMNS:
-            self._column(name)[rows.start :] = [getattr(fact, name) for fact in facts]
-        self._note_those_ahead(rows, facts)
-
-    def _note_those_ahead(self, rows: Sequence[int], facts: Sequence[ProblemFacts]) -> None:
+        self.index.update(zip(ids, range(start, start + len(ids)), strict=True))
+        for (name, (_, dtype)), values in zip(_COLUMNS.items(), facts, strict=True):
+            self._column(name)[start:] = np.array([value or b"0" for value in values]).astype(dtype)
         cursor = stream_order(self._cursor)
-        for row, fact in zip(rows, facts, strict=True):
-            if fact.last_seen and (seen := stream_order(fact.last_seen)) > cursor:
-                self._ahead[row] = seen
+        for row, seen in enumerate(last_seen, start):
+            if seen and (order := stream_order(seen.decode())) > cursor:
+                self._ahead[row] = order
 
     def _grow(self, rows: int) -> None:
         capacity = len(self._columns["attempts"])

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _TEXT = ("prompt", "verifier", "answer", "tags")
 _FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
 _CHUNK = 500
-_FACTS_CHUNK = 5000
+_FACTS_CHUNK = 1000  # a script is not interrupted: longer ones would make commits wait
 
 
 class Problems:

@@ -67,7 +67,7 @@ def test_groups_committed_while_a_mirror_loads_count_once(server: EmbeddedServer
         await roll_out(store, rng, ids, 10)
         other = await opened.connect()
         mirror = Mirror(store)
-        last_entry, live_groups, facts = store.last_entry, store.live_groups, store.problem_facts
+        last_entry, live_groups, facts = store.last_entry, store.live_groups, store.problem_rows
 
         def then_commit(read):  # type: ignore[no-untyped-def]
             async def reading(*arguments):  # type: ignore[no-untyped-def]
@@ -77,9 +77,9 @@ def test_groups_committed_while_a_mirror_loads_count_once(server: EmbeddedServer
 
             return reading
 
-        store.last_entry, store.live_groups, store.problem_facts = map(then_commit, (last_entry, live_groups, facts))
+        store.last_entry, store.live_groups, store.problem_rows = map(then_commit, (last_entry, live_groups, facts))
         fresh = await mirror.sync()
-        store.last_entry, store.live_groups, store.problem_facts = last_entry, live_groups, facts
+        store.last_entry, store.live_groups, store.problem_rows = last_entry, live_groups, facts
         assert len(fresh) == 5, "ten were in the pool that was loaded"
         assert len(mirror.pool) == 25
         await check(mirror, store)
