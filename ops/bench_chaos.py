@@ -26,7 +26,7 @@ ACTORS = 4
 PROBLEMS = 40
 BETWEEN_KILLS_S = 0.02
 """Mean pause before a kill, after the commits that are waited for."""
-_COMMITS_BETWEEN, _WAIT_S = 20, 0.25
+_COMMITS_BETWEEN, _WAIT_S = 20, 0.1
 _SERVER_SHARE, _LEARNER_SHARE = 0.08, 0.2
 _STALLED_S = 60.0
 
