@@ -51,7 +51,8 @@ class Child:
         return self.process.poll() if self.process is not None else None
 
     def schedule_restart(self, now: float) -> bool:
-        """Plan a restart after a back-off. False when it has failed too often."""
+        """Plan a restart after a back-off, once nothing is left of it. False when it has failed too often."""
+        self.terminate(0)  # killed, it has left its engine's processes behind
         if now - self.started_s > HEALTHY_S:
             self.restarts = 0
         if self.restarts >= len(BACK_OFF_S):

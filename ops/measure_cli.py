@@ -21,6 +21,25 @@ def draw(as_json: AsJson = False) -> None:
     raise typer.Exit(print_figures(run(), as_json))
 
 
+@bench.command()
+def store(as_json: AsJson = False) -> None:
+    """Commits against the server's own SET, drawing and fetching, mirror and queries under load."""
+    from ops.bench_store import run
+
+    raise typer.Exit(print_figures(run(), as_json))
+
+
+@bench.command()
+def chaos(
+    kills: Annotated[int, typer.Option(min=1, help="Processes to kill: actors, learner and server.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Kill −9 at random, then recount every problem from the log of groups."""
+    from ops.bench_chaos import run
+
+    raise typer.Exit(print_figures(run(kills), as_json))
+
+
 @lab.command()
 def filtered(
     figure: Annotated[Path | None, typer.Option(help="Also draw the figure into this PNG file.")] = None,

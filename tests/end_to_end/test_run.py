@@ -93,16 +93,16 @@ def actor_process(folder: Path) -> int:
     raise AssertionError("no actor is running")
 
 
-def processes_naming(folder: Path) -> list[str]:
+def processes_marked(mark: str) -> list[str]:
+    """Command lines of the live processes that have `mark` in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes()
+                if f"VERGE_TEST={mark}".encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 continue
-            if str(folder).encode() in words:
-                found.append(words.replace(b"\0", b" ").decode())
     return found
 
 
@@ -158,9 +158,11 @@ def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     process = subprocess.Popen(
         command(config, folder, "--summary", str(base / "summary.json")),
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "VERGE_TEST": str(folder)},
     )  # fmt: skip
     try:
         wait_for_step(folder, 8, process)
+        assert any("actor" in line for line in processes_marked(str(folder)))
         os.kill(actor_process(folder), signal.SIGKILL)
         output, _ = process.communicate(timeout=300)
     finally:
@@ -198,7 +200,7 @@ def test_a_killed_actor_is_replaced_and_changes_no_count(killed_run: tuple[Path,
 
 
 def test_nothing_is_left_running(killed_run: tuple[Path, Path, str]) -> None:
-    assert processes_naming(killed_run[1]) == []
+    assert processes_marked(str(killed_run[1])) == []
 
 
 def test_state_answers_from_the_run_folder_afterwards(killed_run: tuple[Path, Path, str]) -> None:
