@@ -125,7 +125,7 @@ class Trainer:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them.
 
-        Collective; a tied weight comes once. On ranks other than 0 the values under ZeRO 3 are not gathered.
+        Collective: every rank must run through all of it, and sees full values. A tied weight comes once.
         """
         module = self.engine.module
         for name, parameter in module.named_parameters():
