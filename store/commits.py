@@ -4,14 +4,12 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from redis import exceptions
 
-from store.errors import VergeError
 from store.keys import Keys
 from store.link import Argument, Link
 from store.runs import CONSUMERS
@@ -63,29 +61,40 @@ class Commits:
     async def finish(self) -> None:
         """Wait for the last round trip, but not for a server that is away."""
         if self._sender is not None:
-            with suppress(asyncio.TimeoutError, asyncio.CancelledError):
-                await asyncio.wait_for(self._sender, _FINISH_WITHIN_S)
+            await asyncio.wait([self._sender], timeout=_FINISH_WITHIN_S)
+            self._sender.cancel()
 
     async def _send_all(self) -> None:
-        while self._waiting or self._settled:
-            batch = self._next_batch()
-            settled, self._settled = self._settled, []
-            try:
-                outcomes = await self._link.call(partial(self._send, batch, settled))
-            except (VergeError, exceptions.RedisError) as error:
-                outcomes = [error] * len(batch)
-                if not batch:
-                    print(f"store: {len(settled)} payloads keep their expiry: {error}", file=sys.stderr, flush=True)
-            for attempt, outcome in zip(batch, outcomes, strict=True):
-                if not isinstance(outcome, Exception):
-                    self._settled.append((self._keys.payload(attempt.payload_id), outcome))
-                if attempt.outcome.done():  # the caller was cancelled
-                    continue
-                if isinstance(outcome, Exception):
-                    attempt.outcome.set_exception(outcome)
-                else:
-                    attempt.outcome.set_result(outcome)
-            await asyncio.sleep(0)  # those answered may have more to commit: it shares the next round trip
+        batch: list[_Attempt] = []
+        try:
+            while self._waiting or self._settled:
+                batch = self._next_batch()
+                settled, self._settled = self._settled, []
+                self._answer(batch, await self._outcomes(batch, settled))
+                await asyncio.sleep(0)  # those answered may have more to commit: it shares the next round trip
+        finally:
+            for attempt in (*batch, *self._waiting):  # none, unless this task is cancelled
+                attempt.outcome.cancel()
+
+    async def _outcomes(self, batch: Sequence[_Attempt], settled: Sequence[tuple[str, bool]]) -> Sequence[Any]:
+        try:
+            return list(await self._link.call(partial(self._send, batch, settled)))
+        except Exception as error:  # whatever it is, it is raised where the commits are waited for
+            if not batch:
+                print(f"store: {len(settled)} payloads keep their expiry: {error}", file=sys.stderr, flush=True)
+            return [error] * len(batch)
+
+    def _answer(self, batch: Sequence[_Attempt], outcomes: Sequence[Any]) -> None:
+        for attempt, outcome in zip(batch, outcomes, strict=True):
+            failed = isinstance(outcome, Exception)
+            if not failed:
+                self._settled.append((self._keys.payload(attempt.payload_id), outcome))
+            if attempt.outcome.done():  # the caller was cancelled
+                continue
+            if failed:
+                attempt.outcome.set_exception(outcome)
+            else:
+                attempt.outcome.set_result(outcome)
 
     def _next_batch(self) -> list[_Attempt]:
         count = total = 0
@@ -123,13 +132,17 @@ class Commits:
 
     def _call(self, attempt: _Attempt) -> tuple[list[str], list[Argument]]:
         keys, group = self._keys, attempt.group
+        evidence = group.evidence
+        versions = [span.version for item in evidence for span in item.spans]
+        tokens = sum(len(item.token_ids) for item in evidence)
         return (
             [
                 keys.tickets, keys.counters, keys.groups, keys.live, keys.meta, keys.problem(group.problem_id),
                 keys.group(group.id),
             ],
             [
-                CONSUMERS, group.id, group.problem_id, group.size, group.correct, group.errors, group.version_min,
-                group.version_max, group.tokens, attempt.payload_id, len(attempt.payload),
+                CONSUMERS, group.id, group.problem_id, len(evidence), group.correct,
+                len(group.completions) - len(evidence), min(versions), max(versions), tokens,
+                attempt.payload_id, len(attempt.payload),
             ],
         )  # fmt: skip
