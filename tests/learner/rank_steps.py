@@ -1,6 +1,7 @@
-"""Run under torchrun by test_trainer: a few steps at each ZeRO stage, this rank's share of the same groups.
+"""Run under torchrun by test_two_ranks: steps on this rank's share of the same groups, then the whole loop.
 
-argv: model folder, output folder, then the ZeRO stages. Rank 0 writes stage<n>.json (metrics) and .safetensors.
+argv: a JSON file with `model`, `output` and `stages` (rank 0 writes stage<n>.json, .safetensors there for each ZeRO
+stage), and `url`, `password`, `run` of a run in a store, which the loop trains on.
 """
 
 import json
@@ -10,7 +11,16 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from learner.batches import balance
-from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from learner.config import (
+    AdmissionConfig,
+    CorrectionConfig,
+    DrawConfig,
+    GatingConfig,
+    LearnerConfig,
+    LearnerSettings,
+    ObjectiveConfig,
+)
+from learner.loop import run_learner
 from learner.ranks import Ranks
 from learner.trainer import Trainer
 from tests.learner.scripted import random_groups
@@ -36,10 +46,30 @@ def train(
     return metrics
 
 
+def settings_of(model: Path, run_dir: Path, url: str, password: str | None, run: str) -> LearnerSettings:
+    return LearnerSettings(
+        learner=LearnerConfig(steps=4, groups_per_step=5, lr=1e-3, zero_stage=2, threads=1, stall_s=120),
+        objective=ObjectiveConfig(),
+        correction=CorrectionConfig(),
+        gating=GatingConfig(),
+        draw=DrawConfig(),
+        admission=AdmissionConfig(),
+        model=model,
+        run_dir=run_dir,
+        store_url=url,
+        store_password=password,
+        run=run,
+        temperature=1.0,
+        group_size=8,
+    )
+
+
 if __name__ == "__main__":
-    folder, output, *stages = sys.argv[1:]
+    given = json.loads(Path(sys.argv[1]).read_text())
     ours = Ranks()
     echoed = ours.broadcast({"text": "α", "number": 0.1} if ours.first else None)
     assert echoed == {"text": "α", "number": 0.1}
-    for number in stages:
-        train(Path(folder), ours, int(number), output=Path(output))
+    output = Path(given["output"])
+    for number in given["stages"]:
+        train(Path(given["model"]), ours, number, output=output)
+    run_learner(settings_of(Path(given["model"]), output, given["url"], given["password"], given["run"]))

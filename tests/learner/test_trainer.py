@@ -1,10 +1,5 @@
 """The DeepSpeed step: the same at any micro-batch, ZeRO stage and world size; clean when a step is not finite."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from learner.batches import TrainGroup
 from learner.checkpoint import Checkpoints
@@ -20,7 +14,6 @@ from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.ranks import Ranks
 from learner.trainer import Trainer, load_model
 from store.errors import VergeError
-from tests.learner import rank_steps
 from tests.learner.scripted import random_groups, tiny_llama
 
 
@@ -71,26 +64,6 @@ def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, s
     for name in ("loss", "grad_norm", "entropy"):
         assert [m[name] for m in other] == pytest.approx([m[name] for m in base], rel=1e-5)
     assert furthest(base_weights, other_weights) < 1e-6
-
-
-def test_two_ranks_equal_one_and_a_rank_without_groups_does_not_hang(model: Path, ranks: Ranks, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}",
-               "-m", "tests.learner.rank_steps", str(model), str(tmp_path), "0", "2", "3"]  # fmt: skip
-    done = subprocess.run(
-        command, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=600, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    one = rank_steps.train(model, ranks, 0, output=tmp_path / "one" if (tmp_path / "one").mkdir() is None else None)
-    expected = load_file(tmp_path / "one" / "stage0.safetensors")
-    for stage in (0, 2, 3):
-        two = json.loads((tmp_path / f"stage{stage}.json").read_text())
-        for name in ("loss", "grad_norm", "entropy", "trained_tokens", "ratio_max"):
-            assert [m[name] for m in two] == pytest.approx([m[name] for m in one], rel=1e-6, abs=1e-6), (stage, name)
-        assert furthest(load_file(tmp_path / f"stage{stage}.safetensors"), expected) < 1e-6
 
 
 def poisoned(groups: list[TrainGroup]) -> list[TrainGroup]:

@@ -1,0 +1,65 @@
+"""Two ranks under torchrun: the steps of one rank, and a loop in which each fetches its own payloads."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from learner.ranks import Ranks
+from learner.store_thread import StoreThread
+from store.server import EmbeddedServer
+from tests.learner import rank_steps
+from tests.learner.scripted import ScriptedActor, problems, tiny_llama
+
+STAGES = (0, 2, 3)
+"""Every stage that communicates in its own way."""
+
+
+def test_two_ranks_take_the_steps_of_one_and_run_the_loop_together(tmp_path: Path) -> None:
+    model = tiny_llama(tmp_path / "model", tied=True)
+    with EmbeddedServer(tmp_path) as server, StoreThread(server.url, "pair", server.password) as line:
+        line.call(line.store.open_run({"fingerprint": "t", "gamma": "0.97", "group_size": "8"}))
+        line.call(line.store.add_problems(problems(24)))
+        actor = ScriptedActor(server.url, "pair", server.password, 8)
+        actor.start()
+        given = {"model": str(model), "output": str(tmp_path), "stages": STAGES, "run": "pair"}
+        (tmp_path / "given.json").write_text(json.dumps(given | {"url": server.url, "password": server.password}))
+        torchrun(tmp_path / "given.json")
+        actor.stop()
+        history = line.call(line.store.dynamics_history(10))
+        phase = line.call(line.store.phase())
+        counters = line.call(line.store.counters())
+    assert phase == ("done", "all 4 steps are taken")
+    assert [(row["step"], row["version"], row["groups"]) for row in history] == [(s, s, 5) for s in range(1, 5)]
+    assert counters["lost_payload"] == 0
+    assert all(row["ratio_mean"] == pytest.approx(1, abs=0.2) for row in history)
+    assert history[0]["kl"] < 1e-8  # the first batch is the base model's: both ranks see the log-probs that sampled it
+
+    (tmp_path / "one").mkdir()
+    one = rank_steps.train(model, Ranks(), 0, output=tmp_path / "one")
+    expected = load_file(tmp_path / "one" / "stage0.safetensors")
+    for stage in STAGES:
+        two = json.loads((tmp_path / f"stage{stage}.json").read_text())
+        for name in ("loss", "grad_norm", "entropy", "trained_tokens", "ratio_max"):
+            assert [m[name] for m in two] == pytest.approx([m[name] for m in one], rel=1e-6, abs=1e-6), (stage, name)
+        weights = load_file(tmp_path / f"stage{stage}.safetensors")
+        assert max(float((weights[n] - expected[n]).abs().max()) for n in expected) < 1e-6
+
+
+def torchrun(given: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # of the one rank in this process
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}",
+               "-m", "tests.learner.rank_steps", str(given)]  # fmt: skip
+    done = subprocess.run(
+        command, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=600, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
