@@ -22,6 +22,9 @@ class ProblemsConfig(Section):
     held_out_share: float = Field(0.1, ge=0, lt=1)
     """Share of a file that is held out when `held_out_count` is absent."""
 
+    tags: tuple[str, ...] = ()
+    """Only problems that have all of these tags, as in `["level-1"]`."""
+
     seed: int = Field(0, ge=0)
     """Seed of the split. Train and held-out problems of one seed never meet; another seed shuffles anew."""
 

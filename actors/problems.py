@@ -10,6 +10,7 @@ import numpy as np
 
 from actors.config import ProblemsConfig
 from actors.families.registry import find_family
+from actors.families.split import HELD_OUT_SHARE, Split
 from actors.verifiers.verify import check_problem
 from store.errors import VergeError
 from store.wire import Message, Problem
@@ -38,7 +39,9 @@ def load_problems(config: ProblemsConfig) -> ProblemSet:
     """
     if config.source.startswith(BUILT_IN):
         return _built_in(config)
-    problems = read_problems(Path(config.source))
+    problems = _tagged(read_problems(Path(config.source)), config.tags)
+    if not problems:
+        raise VergeError(f"{config.source} has no problem with the tags {', '.join(config.tags)}")
     held_out = config.held_out_count
     if held_out is None:
         held_out = round(len(problems) * config.held_out_share)
@@ -92,10 +95,27 @@ def _built_in(config: ProblemsConfig) -> ProblemSet:
     chat = family.chat if config.form == "auto" else config.form == "chat"
     train = BUILT_IN_TRAIN if config.train_count is None else config.train_count
     held_out = BUILT_IN_HELD_OUT if config.held_out_count is None else config.held_out_count
-    return ProblemSet(
-        tuple(family.problems("train", train, config.seed, chat)),
-        tuple(family.problems("held_out", held_out, config.seed, chat)) if held_out else (),
-    )
+
+    def take(split: Split, count: int) -> tuple[Problem, ...]:
+        if count == 0:
+            return ()
+        if not config.tags:
+            return tuple(family.problems(split, count, config.seed, chat))
+        room = family.reserve * (HELD_OUT_SHARE if split == "held_out" else 1 - HELD_OUT_SHARE)
+        tagged = _tagged(family.problems(split, int(room), config.seed, chat), config.tags)
+        if len(tagged) < count:
+            raise VergeError(
+                f"{count} {split} problems of {config.source} with the tags {', '.join(config.tags)} asked for, there "
+                f"are {len(tagged)}"
+            )
+        return tuple(tagged[:count])
+
+    return ProblemSet(take("train", train), take("held_out", held_out))
+
+
+def _tagged(problems: Sequence[Problem], tags: Sequence[str]) -> list[Problem]:
+    """The problems that have all of these tags."""
+    return [problem for problem in problems if set(tags) <= set(problem.tags)]
 
 
 def _lines(path: Path) -> Sequence[str]:

@@ -53,7 +53,7 @@ def _checked(problem: Problem, ids: list[int], context: int, completion: int) ->
     if len(ids) + completion > context:
         raise VergeError(
             f"problem {problem.id} does not fit: {len(ids)} prompt tokens + sampling.max_completion_tokens = "
-            f"{completion} make {len(ids) + completion}, but actor.context_tokens = {context}; raise it, shorten the prompt or "
-            "lower max_completion_tokens"
+            f"{completion} make {len(ids) + completion}, but actor.context_tokens = {context}; "
+            "raise it, shorten the prompt or lower max_completion_tokens"
         )
     return np.asarray(ids, dtype=np.int32)

@@ -75,10 +75,9 @@ class _Launch:
         self._folder = config.run_folder.resolve()
         logs = self._folder / "logs"
         logs.mkdir(exist_ok=True)
-        threads = str(config.learner.threads)
-        self._learner = Child(
-            "learner", ["learner", str(self._folder)], logs / "learner.log", {"OMP_NUM_THREADS": threads}
-        )
+        threads = config.learner.threads
+        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        self._learner = Child("learner", ["learner", str(self._folder)], logs / "learner.log", environment)
         self._actors = [
             Child(
                 f"actor-{index}", ["actor", str(self._folder), "--name", f"actor-{index}"], logs / f"actor-{index}.log"

@@ -2,7 +2,7 @@
 
 Level 1 has one operation, level 2 two, level 3 three. Every value on the way is a whole number ≥ 0, and reading from
 left to right is the usual precedence. The terse prompt is `7*4+5=`, its answer `33`; the chat prompt tells the same
-sum as a story and asks for the number alone.
+sum as a story, after two solved examples.
 
 A fixed 4,000 sums are the reserve: every split of every seed is drawn from it, and no demonstration touches it.
 """
@@ -22,7 +22,11 @@ LEVEL_SHARES = (0.4, 0.35, 0.25)
 RIGHT_SHARE = 0.7
 """Share of demonstrations with the right answer; the others are off by 1 to 9."""
 
-INSTRUCTION = "Reply with the number only."
+EXAMPLES = (
+    ("Leo has 3 pens and gets 4 more. How many pens does Leo have?", "3 + 4 = 7"),
+    ("Zoe has 9 eggs and gives away 4. How many eggs does Zoe have?", "9 - 4 = 5"),
+)
+"""Turns that show a small chat model the form of an answer; without them nearly all of its answers are cut off."""
 
 NAMES = ("Tom", "Ana", "Sam", "Mia", "Ben", "Eva", "Leo", "Zoe")
 THINGS = ("apples", "books", "coins", "cards", "shells", "pens", "stamps", "eggs")
@@ -97,8 +101,13 @@ def _draw(rng: np.random.Generator) -> Sum:
 def _problem(item: Sum, chat: bool) -> Problem:
     tags = ("arithmetic", f"level-{len(item.operators)}")
     if chat:
-        message = Message(role="user", content=f"{story(item)} {INSTRUCTION}")
-        return Problem(f"arithmetic-{item.text}", (message,), "number", item.value, tags)
+        turns = [
+            Message(role=role, content=text)
+            for example in EXAMPLES
+            for role, text in zip(("user", "assistant"), example, strict=True)
+        ]
+        prompt = (Message(role="system", content="Solve."), *turns, Message(role="user", content=story(item)))
+        return Problem(f"arithmetic-{item.text}", prompt, "number", item.value, tags)
     return Problem(f"arithmetic-{item.text}", f"{item.text}=", "exact", str(item.value), tags)
 
 

@@ -17,19 +17,25 @@ class Family:
     """A generator of problems.
 
     `problems(split, count, seed, chat)` and `demonstrations(rng, count)` are the modules' own; `alphabet` is every
-    character of a plain prompt or an answer; `chat` is the form that is meant unless the user says otherwise.
+    character of a plain prompt or an answer; `chat` is the form that is meant unless the user says otherwise;
+    `reserve` is how many problems there are, train and held-out together.
     """
 
     name: str
     alphabet: str
     chat: bool
+    reserve: int
     problems: Callable[[Split, int, int, bool], list[Problem]]
     demonstrations: Callable[[np.random.Generator, int], list[tuple[str, str]]]
 
 
 FAMILIES = {
-    "arithmetic": Family("arithmetic", arithmetic.ALPHABET, True, arithmetic.problems, arithmetic.demonstrations),
-    "countdown": Family("countdown", countdown.ALPHABET, False, countdown.problems, countdown.demonstrations),
+    "arithmetic": Family(
+        "arithmetic", arithmetic.ALPHABET, True, arithmetic.RESERVE, arithmetic.problems, arithmetic.demonstrations
+    ),
+    "countdown": Family(
+        "countdown", countdown.ALPHABET, False, countdown.RESERVE, countdown.problems, countdown.demonstrations
+    ),
 }
 
 

@@ -1,0 +1,120 @@
+"""Problems from files and from built-in families."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from actors.config import ProblemsConfig
+from actors.problems import load_problems, read_problems
+from store.errors import VergeError
+
+GOOD: dict[str, Any] = {"id": "a", "prompt": "1+1=", "verifier": "number", "answer": 2, "tags": ["easy"]}
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+
+
+def write(path: Path, *lines: dict[str, Any] | str) -> Path:
+    """A JSONL file of these lines; a text goes in as it is."""
+    file = path / "problems.jsonl"
+    file.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return file
+
+
+def numbered(path: Path, count: int) -> Path:
+    return write(path, *({**GOOD, "id": f"p{i}"} for i in range(count)))
+
+
+def test_a_file_gives_its_problems_in_order(tmp_path: Path) -> None:
+    chat = {"id": "ä", "messages": CHAT, "verifier": "exact", "answer": "2"}
+    first, second = read_problems(write(tmp_path, GOOD, "", chat))
+    assert (first.id, first.prompt, first.verifier, first.answer, first.tags) == ("a", "1+1=", "number", 2, ("easy",))
+    assert (second.id, second.prompt, second.tags) == ("ä", tuple(CHAT), ())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2: it is not a JSON object"),
+        ({**GOOD, "id": ""}, "line 2: id is '', but must be a text"),
+        ({**GOOD, "id": 7}, "line 2: id is 7"),
+        ({**GOOD, "id": "first"}, "line 2: the id 'first' is that of line 1 too"),
+        ({**GOOD, "anwser": 2}, "line 2: unknown field 'anwser'"),
+        ({**GOOD, "verifier": "nubmer"}, "line 2: unknown verifier 'nubmer'; did you mean number"),
+        ({**GOOD, "answer": "two"}, "line 2: answer is 'two', but the verifier number needs"),
+        ({**GOOD, "prompt": ""}, "line 2: prompt must be a text that is not empty"),
+        ({**GOOD, "prompt": CHAT}, "line 2: prompt must be a text"),
+        ({**GOOD, "messages": CHAT}, "line 2: it must have either prompt"),
+        ({key: value for key, value in GOOD.items() if key != "prompt"}, "line 2: it must have either prompt"),
+        ({"id": "a", "messages": [], "verifier": "exact", "answer": "x"}, "line 2: messages must be a list"),
+        (
+            {"id": "a", "messages": [{"role": "me", "content": "x"}], "verifier": "exact", "answer": "x"},
+            "messages must",
+        ),
+        ({**GOOD, "tags": "easy"}, "line 2: tags is 'easy'"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: dict[str, Any] | str, message: str) -> None:
+    with pytest.raises(VergeError, match=message):
+        read_problems(write(tmp_path, {**GOOD, "id": "first"}, line))
+
+
+def test_files_that_are_not_there_or_hold_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(VergeError, match="no such file, nor builtin:countdown"):
+        read_problems(tmp_path / "none.jsonl")
+    with pytest.raises(VergeError, match="cannot be read"):
+        read_problems(tmp_path)
+    with pytest.raises(VergeError, match="has no problems"):
+        read_problems(write(tmp_path, "", "  "))
+    binary = tmp_path / "binary.jsonl"
+    binary.write_bytes(b"\xff\xfe{}")
+    with pytest.raises(VergeError, match="is not UTF-8 text: invalid start byte at byte 0"):
+        read_problems(binary)
+
+
+def test_a_file_is_split_by_its_seed(tmp_path: Path) -> None:
+    source = str(numbered(tmp_path, 50))
+    split = load_problems(ProblemsConfig(source=source))
+    assert (len(split.train), len(split.held_out)) == (45, 5)
+    assert len({problem.id for problem in [*split.train, *split.held_out]}) == 50
+    assert split == load_problems(ProblemsConfig(source=source))
+    assert split != load_problems(ProblemsConfig(source=source, seed=1))
+    counted = load_problems(ProblemsConfig(source=source, train_count=7, held_out_count=11))
+    assert (len(counted.train), len(counted.held_out)) == (7, 11)
+    assert load_problems(ProblemsConfig(source=source, held_out_share=0)).held_out == ()
+    assert len(load_problems(ProblemsConfig(source=source, held_out_share=0.5)).held_out) == 25
+
+
+def test_more_problems_than_a_file_has_are_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    source = str(numbered(tmp_path, 10))
+    with pytest.raises(
+        VergeError, match=r"10 problems, but 8 to train on and 3 held out are asked for \(8 \+ 3 = 11\)"
+    ):
+        load_problems(ProblemsConfig(source=source, train_count=8, held_out_count=3))
+    with pytest.raises(VergeError, match="0 to train on"):
+        load_problems(ProblemsConfig(source=source, held_out_count=10))
+
+
+def test_built_in_families_come_in_both_forms() -> None:
+    countdown = load_problems(ProblemsConfig(source="builtin:countdown"))
+    assert (len(countdown.train), len(countdown.held_out)) == (512, 256)
+    assert isinstance(countdown.train[0].prompt, str)
+    arithmetic = load_problems(ProblemsConfig(source="builtin:arithmetic", train_count=20, held_out_count=0))
+    assert (len(arithmetic.train), arithmetic.held_out) == (20, ())
+    assert isinstance(arithmetic.train[0].prompt, tuple)
+    plain = load_problems(ProblemsConfig(source="builtin:arithmetic", train_count=20, form="plain"))
+    assert [problem.id for problem in plain.train] == [problem.id for problem in arithmetic.train]
+    assert isinstance(plain.train[0].prompt, str)
+    chat = load_problems(ProblemsConfig(source="builtin:countdown", train_count=1, form="chat"))
+    assert isinstance(chat.train[0].prompt, tuple)
+
+
+def test_sources_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(VergeError, match="no built-in problem family 'countdwon'; did you mean countdown"):
+        load_problems(ProblemsConfig(source="builtin:countdwon"))
+    with pytest.raises(VergeError, match="501 held_out problems of countdown asked for, must be 1 to 500"):
+        load_problems(ProblemsConfig(held_out_count=501))
+    with pytest.raises(ValidationError, match="only built-in families have a choice"):
+        ProblemsConfig(source="x.jsonl", form="chat")
