@@ -23,10 +23,11 @@ RIGHT_SHARE = 0.7
 """Share of demonstrations with the right answer; the others are off by 1 to 9."""
 
 EXAMPLES = (
-    ("Leo has 3 pens and gets 4 more. How many pens does Leo have?", "3 + 4 = 7"),
-    ("Zoe has 9 eggs and gives away 4. How many eggs does Zoe have?", "9 - 4 = 5"),
+    ("Leo has 3 pens and gets 4 more.", "Leo has 3 + 4 = 7 pens."),
+    ("Zoe has 9 eggs and gives away 4.", "Zoe has 9 - 4 = 5 eggs."),
 )
-"""Turns that show a small chat model the form of an answer; without them nearly all of its answers are cut off."""
+"""Turns that show what is asked and the form of an answer. A small chat model answers best in its own way of speaking:
+of the forms measured with SmolLM2-135M, a whole sentence is right about twice as often as the bare equation."""
 
 NAMES = ("Tom", "Ana", "Sam", "Mia", "Ben", "Eva", "Leo", "Zoe")
 THINGS = ("apples", "books", "coins", "cards", "shells", "pens", "stamps", "eggs")
@@ -40,7 +41,6 @@ SEQUELS = {
     "+": ("Then {name} gets {n} more.", "{name} finds {n} more."),
     "-": ("Then {name} gives away {n}.", "{name} loses {n}."),
 }
-QUESTION = "How many {things} does {name} have?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def story(item: Sum) -> str:
     ]
     for operator, number, word in zip(item.operators[1:], item.numbers[2:], item.words[3:], strict=True):
         sentences.append(SEQUELS[operator][word % len(SEQUELS[operator])].format(name=name, n=number))
-    return " ".join([*sentences, QUESTION.format(name=name, things=things)])
+    return " ".join(sentences)
 
 
 @cache
