@@ -12,7 +12,8 @@ from store.errors import VergeError
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("42", 42), (" 42\n", 42), ("The answer is 42.", 42), ("3 + 4 = 7", 7), ("3+4=7", 7), ("**7**", 7), ("$1,250.50.", "1250.5"),
+        ("42", 42), (" 42\n", 42), ("The answer is 42.", 42),
+        ("3 + 4 = 7", 7), ("3+4=7", 7), ("**7**", 7), ("$1,250.50.", "1250.5"),
         ("-3", -3), ("it is -3", -3), ("first 4, then 5", 5), ("7.0", 7), ("007", 7), ("1,250", 1250), ("+5", 5),
         ("4 or 5?\n#### 9", 9), ("#### 3\nno: #### 4", 4), ("#### $12.\nbye 7", 12), (r"so \boxed{8} and 9", 8),
         (r"\boxed{1} \boxed{2}", 2), (r"\(7\)", 7), ("(7)", 7), ("answer: 12, I think", 12), ("5 €", 5),
@@ -25,8 +26,10 @@ def test_number_finds_the_final_number(text: str, answer: object) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("", 7), ("seven", 7), ("7 or 8", 7), ("x7", 7), ("7kg", 7), ("1/7", 7), ("7e1", 7), ("3:07", 7), ("7 and 12kg", 7), ("10-3", 3),
-        ("7, 1,2", 2), ("#### 7 apples", 7), ("7\n#### ", 7), (r"\boxed{7 apples}", 7), (r"7 \boxed{}", 7), ("٧", 7), ("--7", 7), ("7_", 7),
+        ("", 7), ("seven", 7), ("7 or 8", 7), ("x7", 7), ("7kg", 7),
+        ("1/7", 7), ("7e1", 7), ("3:07", 7), ("7 and 12kg", 7), ("10-3", 3),
+        ("7, 1,2", 2), ("#### 7 apples", 7), ("7\n#### ", 7),
+        (r"\boxed{7 apples}", 7), (r"7 \boxed{}", 7), ("٧", 7), ("--7", 7), ("7_", 7),
         ("#### 7 #### 8", 7), ("1" * 200, int("1" * 200)), ("70", 7), ("0.7", 7),
     ],
 )  # fmt: skip
@@ -53,7 +56,8 @@ def test_exact_compares_all_but_the_white_space_around() -> None:
     ("name", "answer"),
     [
         ("exact", None), ("exact", 1.5), ("exact", True), ("number", "seven"), ("number", None), ("number", True),
-        ("countdown", "1234=5"), ("countdown", {"digits": "1203", "target": 5}), ("countdown", {"digits": "123", "target": "5"}),
+        ("countdown", "1234=5"), ("countdown", {"digits": "1203", "target": 5}),
+        ("countdown", {"digits": "123", "target": "5"}),
         ("countdown", {"digits": "", "target": 5}), ("countdown", {"digits": "12", "target": 5, "x": 1}),
     ],
 )  # fmt: skip
@@ -71,7 +75,8 @@ def test_a_verifier_is_found_by_its_name() -> None:
     ("spec", "message"),
     [
         ("nubmer", "did you mean number"), ("math", "known: exact, number, countdown, python:module:function"),
-        ("python:os", "write python:module:function"), ("python:os:", "write python:"), ("python:a b:c", "write python:"),
+        ("python:os", "write python:module:function"),
+        ("python:os:", "write python:"), ("python:a b:c", "write python:"),
         ("python:a:b:c", "write python:"), ("number:3", "unknown verifier"),
     ],
 )  # fmt: skip
