@@ -4,9 +4,11 @@ Level 1 has one operation, level 2 two, level 3 three. Every value on the way is
 left to right is the usual precedence. The terse prompt is `7*4+5=`, its answer `33`; the chat prompt tells the same
 sum as a story, after two solved examples.
 
-A fixed 4,000 sums are the reserve: every split of every seed is drawn from it, and no demonstration touches it.
+Three of five sums, by a hash of their text, are never demonstrated. A fixed 4,000 of those are the reserve, from which
+every split of every seed is drawn.
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import cache
 
@@ -75,12 +77,11 @@ def problems(split: Split, count: int, seed: int, chat: bool = True) -> list[Pro
 
 
 def demonstrations(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
-    """`count` pairs (terse prompt, answer) for pre-training, none of them of a reserved sum."""
-    reserved = _reserved_texts()
+    """`count` pairs (terse prompt, answer) for pre-training, none of them of a sum that may be in the reserve."""
     pairs: list[tuple[str, str]] = []
     while len(pairs) < count:
         item = _draw(rng)
-        if item.text not in reserved:
+        if not _withheld(item):
             error = 0 if rng.random() < RIGHT_SHARE else int(rng.integers(1, 10))
             pairs.append((f"{item.text}=", str(item.value + error)))
     return pairs
@@ -129,10 +130,12 @@ def _reserve() -> tuple[Sum, ...]:
     chosen: dict[str, Sum] = {}
     while len(chosen) < RESERVE:
         item = _draw(rng)
-        chosen.setdefault(item.text, item)
+        if _withheld(item):
+            chosen.setdefault(item.text, item)
     return tuple(chosen.values())
 
 
-@cache
-def _reserved_texts() -> frozenset[str]:
-    return frozenset(item.text for item in _reserve())
+def _withheld(item: Sum) -> bool:
+    """Whether a sum may be in the reserve. By hash, so that demonstrations keep sums of every level: there are only
+    about 600 with one operation."""
+    return zlib.crc32(item.text.encode()) % 5 < 3

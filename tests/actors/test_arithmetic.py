@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 from actors.families import arithmetic
 from actors.families.arithmetic import Sum
@@ -34,6 +35,8 @@ def test_train_and_held_out_never_meet_and_no_demonstration_meets_either() -> No
     assert len(reserved) == arithmetic.RESERVE
     shown = arithmetic.demonstrations(np.random.default_rng(0), 5000)
     assert not reserved & {prompt.removesuffix("=") for prompt, _ in shown}
+    operations = [len(re.findall(r"[-+*]", prompt)) for prompt, _ in shown]
+    assert np.bincount(operations)[1:] / 5000 == pytest.approx(arithmetic.LEVEL_SHARES, abs=0.05)
 
 
 def test_the_terse_form_is_the_same_sum_with_an_exact_answer() -> None:
