@@ -82,13 +82,14 @@ def test_a_built_folder_is_kept_and_another_one_is_never_overwritten(barely_trai
         build_tiny(barely_trained, "countdown", 1, STEPS, BATCH)
 
 
-def test_the_same_seed_builds_the_same_model(barely_trained: Path, tmp_path: Path) -> None:
-    again, other = tmp_path / "again", tmp_path / "other"
-    build_tiny(again, "countdown", 0, STEPS, BATCH)
-    build_tiny(other, "countdown", 1, STEPS, BATCH)
-    weights = [AutoModelForCausalLM.from_pretrained(path).lm_head.weight for path in (barely_trained, again, other)]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+def test_the_same_seed_builds_the_same_model(tmp_path: Path) -> None:
+    def weights(name: str, seed: int) -> torch.Tensor:
+        build_tiny(tmp_path / name, "countdown", seed, steps=3, batch=8)
+        return AutoModelForCausalLM.from_pretrained(tmp_path / name).lm_head.weight
+
+    first = weights("first", 0)
+    assert torch.equal(first, weights("again", 0))
+    assert not torch.equal(first, weights("other", 1))
 
 
 def test_nothing_is_left_when_a_build_fails(tmp_path: Path) -> None:
@@ -109,15 +110,14 @@ def test_nothing_is_left_when_a_build_fails(tmp_path: Path) -> None:
 def test_exact_solve_rates_agree_with_sampling(barely_trained: Path, temperature: float) -> None:
     problems = countdown.problems("held_out", 40, 0)
     rates = exact_solve_rates(barely_trained, problems, temperature)
-    chosen = np.argsort(rates)[::-1][:3]
+    index = int(np.argmax(rates))
     torch.manual_seed(0)
-    count = 4000
-    for index in chosen:
-        p = rates[index]
-        texts = sample(barely_trained, problems[index], count, temperature)
-        hits = sum(solves(problems[index].answer, text) for text in texts)
-        assert 0.005 < p < 0.995
-        assert abs(hits / count - p) < 4 * np.sqrt(p * (1 - p) / count)
+    count = 3000
+    texts = sample(barely_trained, problems[index], count, temperature)
+    hits = sum(solves(problems[index].answer, text) for text in texts)
+    p = rates[index]
+    assert 0.005 < p < 0.995
+    assert abs(hits / count - p) < 4 * np.sqrt(p * (1 - p) / count)
 
 
 def test_exact_solve_rates_of_sums_agree_with_sampling(sums: Path) -> None:
@@ -125,7 +125,7 @@ def test_exact_solve_rates_of_sums_agree_with_sampling(sums: Path) -> None:
     rates = exact_solve_rates(sums, problems)
     index = int(np.argmax(rates))
     torch.manual_seed(1)
-    count = 4000
+    count = 3000
     texts = sample(sums, problems[index], count)
     hits = sum(exact_verifier.verify(problems[index].answer, text) for text in texts)
     p = rates[index]
