@@ -93,7 +93,7 @@ def tiny(
     steps: Annotated[int, typer.Option(min=1, help="Pre-training steps of 256 demonstrations.")] = 900,
     as_json: AsJson = False,
 ) -> None:
-    """Pre-train a tiny Llama (0.3 M parameters) on generated demonstrations, in about a minute."""
+    """Pre-train a tiny Llama (0.3 M parameters) on generated demonstrations, in two to three minutes."""
     from ops.tiny import build_tiny
 
     result = build_tiny(out, family=family, seed=seed, steps=steps)
