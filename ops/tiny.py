@@ -8,7 +8,6 @@ no token is invisible in decoded text and every text is exactly one sequence of 
 import copy
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -82,22 +81,6 @@ def build_tiny(
         tokenizer.save_pretrained(folder)
         (folder / RECIPE).write_text(json.dumps(report, indent=1) + "\n")
     return report
-
-
-def ensure_tiny(folder: Path, family: str = "countdown", seed: int = 0) -> Path:
-    """The tiny model of a family and seed below `folder`, built on first use, which is said on standard error.
-
-    Raises:
-        VergeError: as `build_tiny`.
-    """
-    out = folder / f"tiny-{find_family(family).name}-{seed}"
-
-    def say(step: int, steps: int, loss: float) -> None:
-        if step % 150 == 0 or step == steps:
-            print(f"building {out}: step {step} of {steps}, loss {loss:.3f}", file=sys.stderr, flush=True)
-
-    build_tiny(out, family, seed, progress=say)
-    return out
 
 
 def make_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
