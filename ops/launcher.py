@@ -48,7 +48,7 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
                 f"run {config.name} in {folder}{' (continued)' if resumed else ''}: {len(prepared.problems.train)} "
                 f"problems, {len(prepared.problems.held_out)} held out, model {prepared.model}"
             )
-            summary = asyncio.run(_Launch(config, prepared, out, began).run())
+            summary = asyncio.run(_Launch(config, prepared, server, out, began).run())
         finally:
             if server is not None:
                 server.stop()
@@ -63,12 +63,16 @@ class _Launch:
     """The children of one `verge up`.
 
     learner and actors running ──learner ends well──▶ actors drain ──▶ evaluation ──▶ summary
+              ├── the embedded store dies ──▶ started again on its log
               ├── an actor dies ──▶ restarted after a back-off, given up when it dies again and again
               └── the learner fails, or Ctrl-C ──▶ actors stop, the learner checkpoints, the reason is raised
     """
 
-    def __init__(self, config: RunConfig, prepared: Prepared, out: StatusLine, began: float) -> None:
+    def __init__(
+        self, config: RunConfig, prepared: Prepared, server: EmbeddedServer | None, out: StatusLine, began: float
+    ) -> None:
         self._config = config
+        self._server = server
         self._prepared = prepared
         self._out = out
         self._began = began
@@ -95,6 +99,7 @@ class _Launch:
         try:
             await enter_store(store, self._config, self._prepared)
             await store.set_phase("running")
+            store_watch = asyncio.create_task(self._keep_store())
             try:
                 self._learner.start()
                 for actor in self._actors:
@@ -103,6 +108,7 @@ class _Launch:
                 # The learner has set the phase to done: actors drain and end by themselves.
                 await self._actors_end(store)
             finally:
+                store_watch.cancel()
                 for actor in self._actors:
                     actor.terminate(self._config.actor.drain_grace_s + 5)
                 self._learner.terminate(30)
@@ -131,6 +137,14 @@ class _Launch:
             raise VergeError(
                 f"the learner ended with status {status}: {self._learner.last_words()} (log: {self._learner.log})"
             )
+
+    async def _keep_store(self) -> None:
+        """Start the embedded server again when it dies: its log has what was acknowledged, and all wait for it."""
+        while self._server is not None:
+            if not self._server.alive:
+                self._out.say("the store died; starting it again")
+                self._server.start()
+            await asyncio.sleep(POLL_S)
 
     def _keep_running(self, actor: Child, now: float) -> None:
         if actor.process is None:

@@ -153,7 +153,7 @@ def _array(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """A finished run whose actor was killed −9 at step 5; its config, folder, and what it printed."""
+    """A finished run whose actor and store were killed −9 at step 5; its config, folder, and what it printed."""
     base = tmp_path_factory.mktemp("run")
     config, folder = write_config(base, tiny_model), base / "folder"
     process = subprocess.Popen(
@@ -165,6 +165,9 @@ def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
         wait_for_step(folder, 5, process)
         assert any("actor" in line for line in processes_marked(str(folder)))
         os.kill(actor_process(folder), signal.SIGKILL)
+        server = live_server(folder)
+        assert server is not None
+        os.kill(server.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=300)
     finally:
         process.kill()
@@ -187,9 +190,10 @@ def test_the_model_learns_and_the_summary_says_by_how_much(killed_run: tuple[Pat
     assert "Traceback" not in output
 
 
-def test_a_killed_actor_is_replaced_and_changes_no_count(killed_run: tuple[Path, Path, str]) -> None:
+def test_a_killed_actor_and_a_killed_store_come_back_and_no_count_changes(killed_run: tuple[Path, Path, str]) -> None:
     _, folder, output = killed_run
-    assert "starting it again" in output
+    assert "actor-0 ended with status -9" in output
+    assert "the store died; starting it again" in output
     with EmbeddedServer(folder) as server:
         stored, again, counters = asyncio.run(recounted(server))
     assert counters["committed"] >= STEPS * GROUPS
