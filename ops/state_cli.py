@@ -48,6 +48,7 @@ def list_(
         return
     columns = ("id", "attempts", "successes", "posterior_mean", "pass_at_k", "gate", "groups")
     table = Table(*columns)
+    table.columns[0].overflow = "fold"  # an id is there to be copied: never cut it
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     Console(file=sys.stdout).print(table)
