@@ -1,20 +1,12 @@
 """Following the learner's weights: wait for a manifest, check what it promises, hand it to the engine."""
 
 import asyncio
-import hashlib
 from pathlib import Path
 
 from store.client import Store
 from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE, sha256_of
 from store.wire import Manifest
-
-WEIGHTS_FILE = "model.safetensors"
-
-
-def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_snapshot(manifest: Manifest) -> Path:

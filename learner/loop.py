@@ -16,11 +16,12 @@ from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
 from learner.groups import training_group, why_unfit
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
-from learner.publish import WEIGHTS_FILE, Publisher
+from learner.publish import Publisher
 from learner.ranks import Ranks
 from learner.store_thread import LockLost, StoreThread
 from learner.trainer import DTYPES, StepResult, Trainer
 from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE
 
 Plan = dict[str, Any]
 _ANSWER_WITHIN_S = 0.5

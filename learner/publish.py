@@ -1,6 +1,5 @@
 """Weights out: a Hugging Face folder per version, complete before anyone hears of it, written meanwhile."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,9 +13,9 @@ from safetensors.torch import save_file
 
 from learner.store_thread import StoreThread
 from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE, sha256_of
 from store.wire import Manifest
 
-WEIGHTS_FILE = "model.safetensors"
 LIVE_BEAT_S = 120.0
 """An actor whose last heartbeat is older does not keep a snapshot on disk."""
 _WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
@@ -127,9 +126,7 @@ def write_snapshot(folder: Path, weights: Mapping[str, torch.Tensor], base: Path
 def manifest_of(version: int, folder: Path, step: int) -> Manifest:
     """The manifest of a complete snapshot, hashed from disk."""
     weights = folder / WEIGHTS_FILE
-    with weights.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Manifest(version, str(folder.absolute()), digest, weights.stat().st_size, step, time.time())
+    return Manifest(version, str(folder.absolute()), sha256_of(weights), weights.stat().st_size, step, time.time())
 
 
 def fsync_tree(folder: Path) -> None:

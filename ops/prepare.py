@@ -10,6 +10,7 @@ from ops.config import RunConfig, fingerprint, fingerprint_fields
 from ops.models import resolve_model
 from store.client import Store
 from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> No
     )
     await store.add_problems(prepared.problems.train)
     if await store.manifest() is None:
-        from learner.publish import WEIGHTS_FILE, manifest_of
+        from learner.publish import manifest_of
 
         if not (prepared.model / WEIGHTS_FILE).is_file():
             return  # a model in several files: the learner publishes it in one
