@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from learner.batches import TrainCompletion, TrainGroup
 from learner.store_thread import StoreThread
+from store.snapshots import WEIGHTS_FILE
 from store.wire import Completion, Problem, RolloutGroup, Span, Ticket, Verdict
 
 VOCAB = 12
@@ -54,10 +56,17 @@ def problems(count: int) -> list[Problem]:
 
 
 class ScriptedActor(threading.Thread):
-    """A live actor in a thread: real tickets, real commits, samples of the newest announced weights."""
+    """A live actor in a thread: real tickets, real commits, samples of the newest announced weights.
 
-    def __init__(self, url: str, run: str, password: str | None, group_size: int, name: str = "scripted") -> None:
+    The model is built here, and only its weights are read in the thread: `from_pretrained` changes classes for as long
+    as it runs, and two at once, the learner's being the other, leave them changed for the rest of the process.
+    """
+
+    def __init__(
+        self, url: str, run: str, password: str | None, base: Path, group_size: int, name: str = "scripted"
+    ) -> None:
         super().__init__(name=name, daemon=True)
+        self._model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
         self._where = (url, run, password)
         self._size = group_size
         self._ended = threading.Event()
@@ -79,15 +88,18 @@ class ScriptedActor(threading.Thread):
             self.error = error
 
     def _work(self, line: StoreThread) -> None:
-        store, version, model = line.store, -1, None
+        store, version = line.store, -1
         while not self._ended.is_set() and line.call(store.phase())[0] == "running":
-            manifest = line.call(store.wait_manifest(version, 0 if model else 200))
+            manifest = line.call(store.wait_manifest(version, 200 if version < 0 else 0))
             if manifest is not None:
                 version = manifest.version
                 self.versions.append(version)
-                model = AutoModelForCausalLM.from_pretrained(manifest.path, dtype=torch.float32)
+                weights = load_file(Path(manifest.path) / WEIGHTS_FILE)
+                missing, unknown = self._model.load_state_dict(weights, strict=False)
+                assert set(missing) <= {"lm_head.weight"}  # a tied head is saved once
+                assert not unknown
                 line.call(store.beat(self.name, {"version": version}))
-            if model is None:
+            if version < 0:
                 continue
             tickets = line.call(store.take(self.name, 4, 50))
             # The newest weights may be newer than those of the tickets' issue; load them first.
@@ -95,18 +107,18 @@ class ScriptedActor(threading.Thread):
                 line.call(store.give_back(self.name, tickets))
                 continue
             for ticket in tickets:
-                group = self._roll_out(line, ticket, version, model)
+                group = self._roll_out(line, ticket, version)
                 line.call(store.commit(self.name, group))
             time.sleep(0.001)
 
     @torch.no_grad()
-    def _roll_out(self, line: StoreThread, ticket: Ticket, version: int, model: torch.nn.Module) -> RolloutGroup:
+    def _roll_out(self, line: StoreThread, ticket: Ticket, version: int) -> RolloutGroup:
         found = line.call(line.store.problem(ticket.problem_id))
         prompt = np.array([int(word) for word in str(found[0].prompt).split()], np.int32)
         ids = torch.from_numpy(prompt.astype(np.int64)).repeat(self._size, 1)
         chosen = []
         for _ in range(TOKENS):
-            logprobs = model(ids).logits[:, -1].log_softmax(-1)
+            logprobs = self._model(ids).logits[:, -1].log_softmax(-1)
             token = torch.multinomial(logprobs.exp(), 1, generator=self._rng)
             chosen.append(logprobs.gather(-1, token).squeeze(-1).numpy())
             ids = torch.cat([ids, token], 1)

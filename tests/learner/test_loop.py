@@ -68,7 +68,7 @@ def open_run(settings: LearnerSettings, count: int = 24) -> StoreThread:
 def train(settings: LearnerSettings) -> ScriptedActor:
     with StoreThread(settings.store_url, settings.run, settings.store_password) as line:
         line.call(line.store.set_phase("running"))  # an actor that is started on a finished run stops at once
-    actor = ScriptedActor(settings.store_url, settings.run, settings.store_password, GROUP)
+    actor = ScriptedActor(settings.store_url, settings.run, settings.store_password, settings.model, GROUP)
     actor.start()
     try:
         run_learner(settings)

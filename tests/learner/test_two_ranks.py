@@ -25,12 +25,14 @@ def test_two_ranks_take_the_steps_of_one_and_run_the_loop_together(tmp_path: Pat
     with EmbeddedServer(tmp_path) as server, StoreThread(server.url, "pair", server.password) as line:
         line.call(line.store.open_run({"fingerprint": "t", "gamma": "0.97", "group_size": "8"}))
         line.call(line.store.add_problems(problems(24)))
-        actor = ScriptedActor(server.url, "pair", server.password, 8)
+        actor = ScriptedActor(server.url, "pair", server.password, model, 8)
         actor.start()
         given = {"model": str(model), "output": str(tmp_path), "stages": STAGES, "run": "pair"}
         (tmp_path / "given.json").write_text(json.dumps(given | {"url": server.url, "password": server.password}))
-        torchrun(tmp_path / "given.json")
-        actor.stop()
+        try:
+            torchrun(tmp_path / "given.json")
+        finally:
+            actor.stop()
         history = line.call(line.store.dynamics_history(10))
         phase = line.call(line.store.phase())
         counters = line.call(line.store.counters())
