@@ -82,7 +82,8 @@ class ObjectiveConfig(Section):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        advantages.make(self.advantage, **self.params)  # ValueError names what is wrong
+        made = advantages.make(self.advantage, **self.params)  # ValueError names what is wrong
+        made.success(1, 2)  # and says so where a group's counts are not enough, which are all that the learner has
         if self.normalisation != "constant" and "constant_tokens" in self.model_fields_set:
             raise ValueError(f"constant_tokens has no effect with normalisation = {self.normalisation}")
         return self

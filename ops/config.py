@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from gating import advantages
 from learner.config import (
     AdmissionConfig,
     CorrectionConfig,
@@ -74,6 +75,17 @@ class RunConfig(Section):
     draw: DrawConfig = DrawConfig()
     admission: AdmissionConfig = AdmissionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _groups_teach(self) -> Self:
+        name, size = self.objective.advantage, self.sampling.group_size
+        least = int(getattr(advantages.make(name, **self.objective.params), "min_group", 1))
+        if size < least:
+            raise ValueError(
+                f"sampling.group_size is {size}, but {name} says nothing about groups of fewer than {least}: "
+                f"raise it to at least {least}"
+            )
+        return self
 
     @property
     def run_folder(self) -> Path:

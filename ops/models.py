@@ -23,7 +23,11 @@ def resolve_model(name: str) -> Path:
         family = name.partition(":")[2] or "countdown"
         folder = (MODELS / f"tiny-{family}").absolute()
         if not folder.exists():
-            print(f"building the tiny {family} model in {folder}, once (2 to 3 minutes)", file=sys.stderr, flush=True)
+            print(
+                f"building the tiny {family} model in {folder}, once (under 2 minutes on two cores)",
+                file=sys.stderr,
+                flush=True,
+            )
         build_tiny(folder, family)
         return folder
     if name == "smollm2":

@@ -24,6 +24,8 @@ from learner import config
         ("LearnerConfig", {"dtype": "bf16"}, "set zero_stage = 1"),
         ("LearnerConfig", {"betas": (0.9, 1.0)}, r"the second is 1.0 but must be in \[0, 1\)"),
         ("ObjectiveConfig", {"advantage": "fade_bgb"}, "fade_bbg"),
+        ("ObjectiveConfig", {"advantage": "unlikely"}, "log-prob"),
+        ("ObjectiveConfig", {"advantage": "mc_grpo"}, "median"),
         ("ObjectiveConfig", {"params": {"q": 3}}, "has no parameter 'q'"),
         ("ObjectiveConfig", {"normalisation": "token_mean", "constant_tokens": 9.0}, "no effect"),
         ("CorrectionConfig", {"clip_low": 1.0}, "less than 1"),

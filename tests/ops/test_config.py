@@ -32,6 +32,7 @@ def test_an_override_is_read_as_toml_and_else_as_a_string() -> None:
         ({"lerner": {}}, "unknown key lerner; did you mean learner?"),
         ({"model": {}}, "model.path is missing"),
         ({"evaluation": {"method": "sampled", "k": [128]}}, "raise samples_per_problem or lower k"),
+        ({"sampling": {"group_size": 2}, "objective": {"advantage": "passk"}}, "sampling.group_size is 2, but passk"),
     ],
 )
 def test_a_config_is_refused_with_the_field_and_the_fix(change: dict[str, object], message: str) -> None:
