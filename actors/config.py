@@ -80,7 +80,8 @@ class ActorConfig(Section):
     """GiB of keys and values of an engine on CPU."""
 
     cpu_cores: str | None = None
-    """Cores of an engine on CPU, as in `0-3` or `1`; by default vLLM chooses."""
+    """Cores of an engine on CPU, as in `0-3` or `0,2`, counted among those that the actor may use; by default vLLM
+    chooses."""
 
     drain_grace_s: float = Field(15.0, gt=0)
     """Seconds in which an actor that is asked to stop finishes its groups; the rest of its tickets it gives back."""
@@ -88,9 +89,28 @@ class ActorConfig(Section):
     max_error_share: float = Field(0.2, gt=0, le=1)
     """Share of completions that may end in an `error` before the actor stops and says why."""
 
+    @model_validator(mode="after")
+    def _cores(self) -> Self:
+        if self.cpu_cores is not None:
+            core_numbers(self.cpu_cores)
+            if self.tensor_parallel > 1:
+                raise ValueError("cpu_cores places an engine of one process: remove it, or set tensor_parallel = 1")
+        return self
+
     def tickets_in_flight(self, group_size: int) -> int:
         """Tickets an actor holds at once: enough to fill the engine and a quarter more to queue behind it."""
         return max(1, -(-5 * self.max_sequences // (4 * group_size)))
+
+
+def core_numbers(text: str) -> tuple[int, ...]:
+    """The cores that `0-3` or `0,2` names, ascending; ValueError for any other text."""
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() if dash else True) and int(last or first) >= int(first)):
+            raise ValueError(f"cpu_cores is {text!r}, but must name cores, as in `0-3` or `0,2`")
+        cores.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(cores))
 
 
 class VerifierConfig(Section):

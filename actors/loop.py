@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.config import ActorConfig, SamplingConfig, VerifierConfig
+from actors.config import ActorConfig, SamplingConfig, VerifierConfig, core_numbers
 from actors.engine import Engine, EngineSettings, Sample
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
@@ -253,9 +254,24 @@ def engine_settings(
         tensor_parallel=actor.tensor_parallel,
         gpu_memory_share=actor.gpu_memory_share,
         cpu_kv_cache_gib=actor.cpu_kv_cache_gib,
-        cpu_cores=actor.cpu_cores,
+        cpu_cores=None if actor.cpu_cores is None else machine_cores(actor.cpu_cores),
         seed=seed,
     )
+
+
+def machine_cores(text: str) -> tuple[int, ...]:
+    """The machine's numbers of the cores that `text` counts among those this process may use.
+
+    Raises:
+        VergeError: there are not so many.
+    """
+    allowed, wanted = sorted(os.sched_getaffinity(0)), core_numbers(text)
+    if wanted[-1] >= len(allowed):
+        raise VergeError(
+            f"actor.cpu_cores is {text}, but only {len(allowed)} cores can be used here, counted from 0; "
+            f"name some of 0-{len(allowed) - 1}, or leave it out"
+        )
+    return tuple(allowed[core] for core in wanted)
 
 
 def stop_token_ids(model: Path, tokenizer: Any) -> tuple[int, ...]:

@@ -1,8 +1,36 @@
 """The arithmetic of an actor's section."""
 
-from actors.config import ActorConfig
+import pytest
+from pydantic import ValidationError
+
+from actors.config import ActorConfig, core_numbers
+from actors.loop import machine_cores
+from store.errors import VergeError
 
 
 def test_an_actor_holds_tickets_for_a_full_engine_and_a_quarter_more() -> None:
     assert ActorConfig(max_sequences=256).tickets_in_flight(group_size=8) == 40
     assert ActorConfig(max_sequences=1).tickets_in_flight(group_size=64) == 1
+
+
+@pytest.mark.parametrize(("text", "cores"), [("1", (1,)), ("0-3", (0, 1, 2, 3)), ("4, 0-1", (0, 1, 4))])
+def test_cores_are_named_by_ranges(text: str, cores: tuple[int, ...]) -> None:
+    assert core_numbers(text) == cores
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "0|1", "1,,2"])
+def test_cores_that_are_no_ranges_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="must name cores, as in `0-3`"):
+        ActorConfig(cpu_cores=text)
+
+
+def test_an_engine_in_parts_is_not_placed_by_hand() -> None:
+    with pytest.raises(ValidationError, match="remove it, or set tensor_parallel = 1"):
+        ActorConfig(cpu_cores="0", tensor_parallel=2)
+
+
+def test_cores_are_counted_among_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {9, 4, 6})
+    assert machine_cores("0,2") == (4, 9)
+    with pytest.raises(VergeError, match=r"cpu_cores is 3, but only 3 cores can be used here.*some of 0-2"):
+        machine_cores("3")
