@@ -61,7 +61,7 @@ class RunConfig(Section):
     folder: Path | None = None
     """Where logs, weights, checkpoints and the embedded store live; `runs/<name>` when absent."""
     seed: int = Field(0, ge=0)
-    """Seeds the problems' split, the order of tickets, drawing, initialisation and the engines."""
+    """Seeds the order of tickets, drawing, initialisation and the engines. The problems' split has its own."""
     model: ModelConfig
     problems: ProblemsConfig
     sampling: SamplingConfig = SamplingConfig()
