@@ -5,7 +5,7 @@ Pure functions of the mirror's columns and of the FADE dynamics; α, δ and the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from gating import advantages, bbg, draw, posterior
 from gating.fade import FadeDynamics
 from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
-from store.mirror import Mirror
 from store.wire import GroupEntry
 
 Floats = NDArray[np.float64]
@@ -47,6 +46,15 @@ class Gates:
         return self.gate > 0
 
 
+class Facts(Protocol):
+    """What opinions read of the store's mirror."""
+
+    ids: list[str]
+
+    def evidence_at(self, now_version: int) -> tuple[Floats, Floats]:
+        """(a, b) of every problem as they are worth at `now_version`."""
+
+
 class Opinions:
     """The advantage of `objective`, with what training and history supply to it.
 
@@ -70,10 +78,10 @@ class Opinions:
             params = {key: getattr(gating, key) for key in ("k", "tau", "prior_a", "prior_b")} | params
         self._params: dict[str, Any] = params
 
-    def gates(self, mirror: Mirror, version: int) -> Gates:
+    def gates(self, facts: Facts, version: int) -> Gates:
         """What every problem is worth at `version`."""
-        a, b = mirror.evidence_at(version) if mirror.ids else (np.zeros(0), np.zeros(0))
-        if not self._gated or not mirror.ids:
+        a, b = facts.evidence_at(version) if facts.ids else (np.zeros(0), np.zeros(0))
+        if not self._gated or not facts.ids:
             return Gates(version, a, b, np.ones(len(a)), 1.0)
         p = self._params
         gate = bbg.gate(a, b, p["k"], p["tau"], (p["prior_a"], p["prior_b"]))

@@ -51,6 +51,20 @@ def filtered(
     raise typer.Exit(print_figures(run(figure), as_json))
 
 
+@lab.command()
+def staleness(
+    lag: Annotated[int, typer.Option(min=0, help="Age of every rollout, in versions.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of 64 groups of 8.")] = 60,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of problems and of sampling.")] = 0,
+    advantage: Annotated[str, typer.Option(help="Name in the registry of advantages.")] = "fade_bbg",
+    as_json: AsJson = False,
+) -> None:
+    """The same method on old rollouts, with and without the trust region on negatives: pass@16 rises, or collapses."""
+    from ops.lab_staleness import run
+
+    raise typer.Exit(print_figures(run(lag, steps, seed, advantage), as_json))
+
+
 # A group with one command must still be called by that command's name.
 for group in (bench, lab):
     group.callback()(lambda: None)

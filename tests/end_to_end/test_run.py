@@ -33,6 +33,7 @@ max_completion_tokens = 8
 dtype = "float32"
 context_tokens = 32
 max_sequences = 128
+cpu_cores = "0"
 [learner]
 steps = {steps}
 groups_per_step = {groups}
