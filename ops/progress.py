@@ -18,8 +18,16 @@ def status_line(dynamics: Mapping[str, float], steps: int, completions_per_s: fl
     )
 
 
+UNCHANGED_EVERY_S = 60.0
+
+
+def _head(line: str) -> str:
+    return line.rpartition(" · ")[0] or line
+
+
 class StatusLine:
-    """Shows the newest line: in place on a terminal, a changed one at most every `every_s` seconds elsewhere."""
+    """Shows the newest line: in place on a terminal, elsewhere at most every `every_s` seconds, and seldom where nothing
+    but its last figure has changed."""
 
     def __init__(self, stream: TextIO | None = None, every_s: float = 5.0) -> None:
         self._stream = stream or sys.stderr
@@ -34,7 +42,7 @@ class StatusLine:
         if self._terminal:
             self._stream.write(f"\r\033[K{line}")
             self._open = True
-        elif line != self._last and now_s - self._shown_s >= self._every_s:
+        elif now_s - self._shown_s >= (self._every_s if _head(line) != _head(self._last) else UNCHANGED_EVERY_S):
             self._stream.write(line + "\n")
             self._shown_s, self._last = now_s, line
         self._stream.flush()
