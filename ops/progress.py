@@ -26,8 +26,8 @@ def _head(line: str) -> str:
 
 
 class StatusLine:
-    """Shows the newest line: in place on a terminal, elsewhere at most every `every_s` seconds, and seldom where nothing
-    but its last figure has changed."""
+    """Shows the newest line: in place on a terminal; elsewhere at most every `every_s` seconds, and where only its last
+    figure has changed, once a minute."""
 
     def __init__(self, stream: TextIO | None = None, every_s: float = 5.0) -> None:
         self._stream = stream or sys.stderr
