@@ -92,9 +92,12 @@ class ObjectiveConfig(Section):
 class CorrectionConfig(Section):
     """How the age of a group is corrected: weights on log π from the ratio π/μ (DESIGN §6)."""
 
-    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis"] = "tis"
+    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo"] = "tis"
     """tis: ratio truncated at the cap; mis: tokens above the cap dropped; seq_*: the same with the whole
-    completion's ratio; topr: 1 on positives, the completion's ratio truncated at 1 on negatives; none: 1."""
+    completion's ratio; topr: 1 on positives, the completion's ratio truncated at 1 on negatives; gspo: the geometric
+    mean of the completion's ratios, which the trust region judges too (2507.18071; with sequence_mean); none: 1.
+    CISPO is tis with one cap for both signs and no trust region; PPO's clip is mis with the trust region, a
+    cap_positive above 1 + clip_high, and a cap_negative that is its dual clip."""
     cap_positive: float = Field(2.0, gt=0)
     """Largest ratio on completions with a positive advantage (tis, mis, seq_tis, seq_mis)."""
     cap_negative: float = Field(1.0, gt=0)

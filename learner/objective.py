@@ -86,12 +86,24 @@ def correct(
     log_ratio = torch.where(present, logprobs.detach() - behaviour, 0.0)
     ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     positive = (advantage >= 0)[sample]
-    weight, dropped = _weight(ratio, log_ratio, positive, sample, len(advantage), config)
-    clipped = dropped
+    if config.kind == "gspo":
+        judged = _mean_by_sample(log_ratio, present, sample, len(advantage)).exp()[sample]
+        weight, clipped = judged, torch.zeros_like(positive)
+    else:
+        judged = ratio
+        weight, clipped = _weight(ratio, log_ratio, positive, sample, len(advantage), config)
     if config.trust:
-        clipped = clipped | torch.where(positive, ratio > 1 + config.clip_high, ratio < 1 - config.clip_low)
+        clipped = clipped | torch.where(positive, judged > 1 + config.clip_high, judged < 1 - config.clip_low)
     clipped = clipped & present
     return Corrected(torch.where(present & ~clipped, weight, 0.0), ratio, present, clipped)
+
+
+def _mean_by_sample(values: Tensor, present: Tensor, sample: Tensor, samples: int) -> Tensor:
+    """Mean of the present values of each completion, float[samples], clamped to ±LOG_RATIO_LIMIT; absent ones are 0."""
+    zeros = torch.zeros(samples, dtype=values.dtype, device=values.device)
+    total = zeros.index_add(0, sample, values)
+    count = zeros.index_add(0, sample, present.to(values.dtype))
+    return (total / count.clamp(min=1.0)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
 def _weight(

@@ -75,6 +75,7 @@ def plain_loss(
                 for lp, mu, ok in zip(logprobs, answer.behaviour, present, strict=True)
             ]
             whole = math.exp(min(max(sum(log_ratios), -20), 20))
+            mean = math.exp(min(max(sum(log_ratios) / max(sum(present), 1), -20), 20))
             positive = answer.advantage >= 0
             cap = correction.cap_positive if positive else correction.cap_negative
             for t, log_ratio in enumerate(log_ratios):
@@ -86,8 +87,10 @@ def plain_loss(
                     "topr": 1.0 if positive else min(whole, 1.0),
                     "seq_tis": min(whole, cap),
                     "seq_mis": whole if whole <= cap else 0.0,
+                    "gspo": mean,
                 }[correction.kind]
-                outside = ratio > 1 + correction.clip_high if positive else ratio < 1 - correction.clip_low
+                judged = mean if correction.kind == "gspo" else ratio
+                outside = judged > 1 + correction.clip_high if positive else judged < 1 - correction.clip_low
                 if not present[t] or (correction.trust and outside):
                     continue
                 divisor = {
@@ -155,7 +158,7 @@ def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
     assert seen == len(expected)
 
 
-@pytest.mark.parametrize("kind", ["none", "tis", "mis", "topr", "seq_tis", "seq_mis"])
+@pytest.mark.parametrize("kind", ["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo"])
 @pytest.mark.parametrize("normalisation", ["token_mean", "sequence_mean", "constant"])
 @pytest.mark.parametrize("trust", [True, False])
 def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(

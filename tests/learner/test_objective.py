@@ -29,12 +29,43 @@ ADVANTAGE = torch.tensor([1.0, -0.5], dtype=torch.float64)
         ("topr", [1, 1, 1, 1, 1, 1]),
         ("seq_tis", [2, 2, 2, 1, 1, 1]),
         ("seq_mis", [0, 0, 0, 1, 1, 1]),
+        ("gspo", [4 ** (1 / 3)] * 3 + [1, 1, 1]),
     ],
 )
 def test_each_correction_gives_the_weights_worked_out_by_hand(kind: Any, expected: list[float]) -> None:
     found = correct(LOGPROBS, BEHAVIOUR, ADVANTAGE, SAMPLE, CorrectionConfig(kind=kind, trust=False))
     assert found.weight.tolist() == pytest.approx(expected)
     assert found.ratio.tolist() == pytest.approx([2, 4, 0.5, 2, 0.5, 1])
+
+
+def test_gspo_judges_a_completion_as_a_whole() -> None:
+    # Geometric means: 4^(1/3) = 1.59 is above 1.28; of the negative one, with its first token missing, 2^(−1/2) = .71.
+    behaviour = BEHAVIOUR.clone()
+    behaviour[3] = math.nan
+    found = correct(LOGPROBS, behaviour, ADVANTAGE, SAMPLE, CorrectionConfig(kind="gspo"))
+    assert found.weight.tolist() == [0, 0, 0, 0, 0, 0]
+    assert found.clipped.tolist() == [True, True, True, False, True, True]
+    loose = CorrectionConfig(kind="gspo", clip_low=0.3, clip_high=0.6)
+    found = correct(LOGPROBS, behaviour, ADVANTAGE, SAMPLE, loose)
+    assert found.weight.tolist() == pytest.approx([4 ** (1 / 3)] * 3 + [0] + [2**-0.5] * 2)
+
+
+@pytest.mark.parametrize("dual", [1.5, 3.0])
+def test_ppo_with_dual_clip_is_mis_in_the_trust_region(dual: float) -> None:
+    rng = np.random.default_rng(0)
+    logprobs = torch.tensor(-rng.exponential(size=200), requires_grad=True)
+    behaviour = logprobs.detach() - torch.tensor(rng.normal(0, 0.8, 200))
+    advantage, sample = torch.tensor([1.0, -0.5], dtype=torch.float64), torch.arange(200) % 2
+    a, ratio = advantage[sample], (logprobs - behaviour).exp()
+    clipped = torch.minimum(ratio * a, ratio.clamp(0.8, 1.28) * a)
+    ppo = -torch.where(a < 0, torch.maximum(clipped, dual * a), clipped).sum() / 2
+    settings = CorrectionConfig(kind="mis", clip_low=0.2, clip_high=0.28, cap_positive=2.0, cap_negative=dual)
+    ours = policy_loss(
+        logprobs, torch.zeros_like(logprobs), behaviour, advantage, torch.ones(2, dtype=torch.float64), sample,
+        Denominator(2, 200), ObjectiveConfig(), settings, StepStats(torch.device("cpu")),
+    )  # fmt: skip
+    expected, found = (torch.autograd.grad(loss, logprobs)[0] for loss in (ppo, ours))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_topr_truncates_the_ratio_of_a_negative_completion_at_one() -> None:
