@@ -117,7 +117,7 @@ class VerifierConfig(Section):
     """Limits on verification, and what becomes of a completion that was cut off."""
 
     workers: int = Field(2, ge=1)
-    """Processes that run `python:` verifiers. The built-in ones take microseconds and run in the actor."""
+    """Processes that run the verifiers `code` and `python:…`. The others take microseconds and run in the actor."""
 
     time_limit_s: float = Field(5.0, gt=0)
     """Wall-clock seconds for one check. A longer one is killed and its completion gets `timeout`, reward 0."""
@@ -127,6 +127,10 @@ class VerifierConfig(Section):
 
     memory_limit_mib: int = Field(1024, ge=16)
     """Address space that a worker may take beyond what its imports needed. Beyond it, the check ends in `error`."""
+
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """Where `code` runs the policy's programs: in bubblewrap without network, files and other processes; or, for models
+    that you trust, with nothing but limits on time, memory and output."""
 
     verify_truncated: bool = False
     """Verify a completion that reached its token limit without ending, instead of giving it `truncated`, reward 0."""
