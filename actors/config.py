@@ -6,18 +6,22 @@ from pydantic import Field, model_validator
 
 from store.section import Section
 
+GENERATED = ("builtin:", "reasoning_gym:")
+"""What a source begins with that makes its problems."""
+
 
 class ProblemsConfig(Section):
     """Which problems are trained on, and which are held out to measure with."""
 
     source: str = "builtin:countdown"
-    """`builtin:countdown`, `builtin:arithmetic`, or a JSONL file (id, prompt or messages, verifier, answer, tags)."""
+    """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, or a JSONL file (id, prompt or messages,
+    verifier, answer, tags)."""
 
     train_count: int | None = Field(None, ge=1)
-    """Problems to train on. None: 512 of a built-in family, all that are left of a file."""
+    """Problems to train on. None: 512 that are generated, all that are left of a file."""
 
     held_out_count: int | None = Field(None, ge=0)
-    """Problems that are never trained on. None: 256 of a built-in family, `held_out_share` of a file."""
+    """Problems that are never trained on. None: 256 that are generated, `held_out_share` of a file."""
 
     held_out_share: float = Field(0.1, ge=0, lt=1)
     """Share of a file that is held out when `held_out_count` is absent."""
@@ -29,14 +33,14 @@ class ProblemsConfig(Section):
     """Seed of the split. Train and held-out problems of one seed never meet; another seed shuffles anew."""
 
     form: Literal["auto", "plain", "chat"] = "auto"
-    """How a built-in family puts its problems: `plain` text, as for a tiny model, or `chat` messages for a model with a
-    chat template. `auto`: countdown plain, arithmetic chat."""
+    """How generated problems are put: `plain` text, as for a tiny model, or `chat` messages for a model with a chat
+    template. `auto`: countdown plain, all others chat."""
 
     @model_validator(mode="after")
     def _form_of_a_file(self) -> Self:
-        if self.form != "auto" and not self.source.startswith("builtin:"):
+        if self.form != "auto" and not self.source.startswith(GENERATED):
             raise ValueError(
-                f"form is {self.form!r}, but only built-in families have a choice: in a file, `prompt` is plain text "
+                f"form is {self.form!r}, but only generated problems have a choice: in a file, `prompt` is plain text "
                 "and `messages` is a chat; remove form"
             )
         return self
@@ -117,7 +121,8 @@ class VerifierConfig(Section):
     """Limits on verification, and what becomes of a completion that was cut off."""
 
     workers: int = Field(2, ge=1)
-    """Processes that run the verifiers `code` and `python:…`. The others take microseconds and run in the actor."""
+    """Processes that run the verifiers `math`, `code`, `reasoning_gym:…` and `python:…`. The others take microseconds
+    and run in the actor."""
 
     time_limit_s: float = Field(5.0, gt=0)
     """Wall-clock seconds for one check. A longer one is killed and its completion gets `timeout`, reward 0."""

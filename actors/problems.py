@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actors.config import ProblemsConfig
+from actors.families import reasoning_gym
 from actors.families.registry import find_family
 from actors.families.split import HELD_OUT_SHARE, Split
 from actors.verifiers.verify import check_problem
@@ -16,8 +17,9 @@ from store.errors import VergeError
 from store.wire import Message, Problem
 
 BUILT_IN = "builtin:"
-BUILT_IN_TRAIN = 512
-BUILT_IN_HELD_OUT = 256
+REASONING_GYM = "reasoning_gym:"
+GENERATED_TRAIN = 512
+GENERATED_HELD_OUT = 256
 FIELDS = {"id", "prompt", "messages", "verifier", "answer", "tags"}
 ROLES = {"system", "user", "assistant"}
 
@@ -39,6 +41,8 @@ def load_problems(config: ProblemsConfig) -> ProblemSet:
     """
     if config.source.startswith(BUILT_IN):
         return _built_in(config)
+    if config.source.startswith(REASONING_GYM):
+        return _reasoning_gym(config)
     problems = _tagged(read_problems(Path(config.source)), config.tags)
     if not problems:
         raise VergeError(f"{config.source} has no problem with the tags {', '.join(config.tags)}")
@@ -93,8 +97,7 @@ def read_problems(path: Path) -> list[Problem]:
 def _built_in(config: ProblemsConfig) -> ProblemSet:
     family = find_family(config.source.removeprefix(BUILT_IN))
     chat = family.chat if config.form == "auto" else config.form == "chat"
-    train = BUILT_IN_TRAIN if config.train_count is None else config.train_count
-    held_out = BUILT_IN_HELD_OUT if config.held_out_count is None else config.held_out_count
+    train, held_out = _generated_counts(config)
 
     def take(split: Split, count: int) -> tuple[Problem, ...]:
         if count == 0:
@@ -111,6 +114,21 @@ def _built_in(config: ProblemsConfig) -> ProblemSet:
         return tuple(tagged[:count])
 
     return ProblemSet(take("train", train), take("held_out", held_out))
+
+
+def _reasoning_gym(config: ProblemsConfig) -> ProblemSet:
+    name, chat = config.source.removeprefix(REASONING_GYM), config.form != "plain"
+    if config.tags:
+        raise VergeError(f"problems.tags cannot choose among problems of {config.source}: remove it")
+    train, held_out = _generated_counts(config)
+    kept = reasoning_gym.problems(name, "held_out", held_out, config.seed, chat, frozenset())
+    made = reasoning_gym.problems(name, "train", train, config.seed, chat, reasoning_gym.questions(kept))
+    return ProblemSet(tuple(made), tuple(kept))
+
+
+def _generated_counts(config: ProblemsConfig) -> tuple[int, int]:
+    train = GENERATED_TRAIN if config.train_count is None else config.train_count
+    return train, GENERATED_HELD_OUT if config.held_out_count is None else config.held_out_count
 
 
 def _tagged(problems: Sequence[Problem], tags: Sequence[str]) -> list[Problem]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import actors.code.verify as code
-from actors.verifiers import countdown, exact, number
+from actors.verifiers import countdown, exact, gym, math, number
 from store.errors import VergeError
 from store.wire import Json
 
@@ -44,8 +44,8 @@ class Pooled:
 class PythonFunction:
     """`function(problem, completion)` of an importable module, run in a worker process.
 
-    `problem` is a dict of id, prompt, answer and tags; the result is a bool, 0 or 1, or "timeout" where the answer took
-    too long.
+    `problem` is a dict of id, prompt, verifier, answer and tags; the result is a bool, 0 or 1, or "timeout" where the
+    answer took too long.
     """
 
     module: str
@@ -68,12 +68,13 @@ BUILT_IN: dict[str, BuiltIn | Pooled] = {
     "exact": BuiltIn("exact", exact.check_answer, exact.verify),
     "number": BuiltIn("number", number.check_answer, number.verify),
     "countdown": BuiltIn("countdown", countdown.check_answer, countdown.verify),
+    "math": Pooled("math", "actors.verifiers.math_worker:verify", math.check_answer, math.TRIAL),
     "code": Pooled("code", "actors.code.verify:verify", code.check_answer, code.TRIAL, code.GRACE_S),
 }
 
 
 def make_verifier(spec: str) -> Verifier:
-    """The verifier of a spec: a name of BUILT_IN, or `python:module:function`.
+    """The verifier of a spec: a name of BUILT_IN, `reasoning_gym:dataset`, or `python:module:function`.
 
     Raises:
         VergeError: there is none of this name; the nearest known one is named. Nothing is imported here.
@@ -86,6 +87,12 @@ def make_verifier(spec: str) -> Verifier:
             case [module, function] if all(map(str.isidentifier, [*module.split("."), function])):
                 return PythonFunction(module, function)
         raise VergeError(f"verifier {spec!r}: write python:module:function, for example python:my_checks:solved")
+    if kind == "reasoning_gym" and len(parts) == 1 and parts[0].isidentifier():
+        return Pooled(spec, "actors.verifiers.gym_worker:verify", gym.check_answer, gym.TRIAL)
     near = difflib.get_close_matches(spec, BUILT_IN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(BUILT_IN)}, python:module:function"
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"known: {', '.join(BUILT_IN)}, reasoning_gym:dataset, python:module:function"
+    )
     raise VergeError(f"unknown verifier {spec!r}; {hint}")

@@ -98,7 +98,7 @@ class Verifiers:
         return outcome.verdict
 
     def _facts(self, problem: Problem, verifier: Pooled | PythonFunction) -> dict[str, Json]:
-        facts = {"id": problem.id, "prompt": problem.prompt, "answer": problem.answer, "tags": problem.tags}
+        facts = {name: getattr(problem, name) for name in ("id", "prompt", "verifier", "answer", "tags")}
         if isinstance(verifier, Pooled):
             limits, sandbox = self._limits, self._config.sandbox
             facts["limits"] = {"wall_s": limits.check_s, "memory_bytes": limits.memory_bytes, "sandbox": sandbox}

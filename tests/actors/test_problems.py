@@ -116,5 +116,5 @@ def test_sources_that_make_no_sense_are_refused() -> None:
         load_problems(ProblemsConfig(source="builtin:countdwon"))
     with pytest.raises(VergeError, match="501 held_out problems of countdown asked for, must be 1 to 500"):
         load_problems(ProblemsConfig(held_out_count=501))
-    with pytest.raises(ValidationError, match="only built-in families have a choice"):
+    with pytest.raises(ValidationError, match="only generated problems have a choice"):
         ProblemsConfig(source="x.jsonl", form="chat")
