@@ -10,12 +10,48 @@ GENERATED = ("builtin:", "reasoning_gym:")
 """What a source begins with that makes its problems."""
 
 
+class ColumnsConfig(Section):
+    """Which column of a dataset holds what. With any of them set, columns that are not named here are ignored."""
+
+    id: str | None = None
+    """Text or integer, unique. None: the column `id`, or where there is none the row's number."""
+
+    prompt: str | None = None
+    """Text. None: the column `prompt`, if there is one and no column of messages is named."""
+
+    messages: str | None = None
+    """A chat: a list of {role, content}. None: the column `messages`, if there is one and no column of prompts is
+    named."""
+
+    answer: str | None = None
+    """What the verifier needs. None: the column `answer`, if there is one."""
+
+    verifier: str | None = None
+    """The verifier's name. None: the column `verifier`, or where there is none `problems.verifier`."""
+
+    tags: str | None = None
+    """A text or a list of texts. None: the column `tags`, if there is one."""
+
+    reference: str | None = None
+    """A completion that is correct, which `verge problems check` tries. None: the column `reference`, if there is
+    one."""
+
+
 class ProblemsConfig(Section):
     """Which problems are trained on, and which are held out to measure with."""
 
     source: str = "builtin:countdown"
-    """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, or a JSONL file (id, prompt or messages,
-    verifier, answer, tags)."""
+    """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, a JSONL or Parquet file (id, prompt or
+    messages, verifier, answer, tags, reference), or a folder of such files, as the hub's datasets are."""
+
+    columns: ColumnsConfig = ColumnsConfig()
+    """The columns of a file that was not made for Verge."""
+
+    verifier: str | None = None
+    """The verifier of the problems that name none."""
+
+    split: str = "train"
+    """Of a folder whose files are named after splits, the split to read."""
 
     train_count: int | None = Field(None, ge=1)
     """Problems to train on. None: 512 that are generated, all that are left of a file."""

@@ -26,7 +26,8 @@ def verify(problem: dict[str, Any], completion: str) -> bool:
 
 @functools.lru_cache(4096)
 def _reference(answer: str) -> Any:
-    """The parsed reference; as LaTeX, where it is not marked as such."""
+    """The parsed reference: what follows `####` as in GSM8K; as LaTeX, where it is not marked as such."""
+    answer = answer.rpartition("####")[2].strip()
     text = answer if "$" in answer or r"\boxed" in answer else f"${answer}$"
     if parsed := math_verify.parse(text, parsing_timeout=None, raise_on_error=True):
         return parsed

@@ -42,7 +42,7 @@ def math(answer: Any) -> Problem:
 EQUAL = [
     (r"\frac{1}{2}", r"So it is \boxed{0.5}."), ("1/2", r"\boxed{\frac{2}{4}}"), (42, "The answer is 42."),
     (r"\sqrt{2}", r"\boxed{2^{1/2}}"), ("x^2+1", r"$1 + x^2$"), ("(1,2)", r"\boxed{(1, 2)}"),
-    ("3,000", r"\boxed{3000}"),
+    ("3,000", r"\boxed{3000}"), ("I add 1 and 1.\n#### 2", r"\boxed{2}"),
     (r"The result is \boxed{7}", "7"), (r"\{1,2\}", r"\boxed{\{2, 1\}}"), ("x=3", r"\boxed{3}"), (0.75, "$3/4$"),
 ]  # fmt: skip
 UNEQUAL = [
