@@ -10,12 +10,13 @@ import ctypes
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 import types
 from typing import Any
 
-PR_SET_SECCOMP, SECCOMP_MODE_FILTER, PR_SET_NO_NEW_PRIVS = 22, 2, 38
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, PR_SET_NO_NEW_PRIVS = 1, 22, 2, 38
 STACK_BYTES = 64 << 20
 OPEN_FILES = 64
 THREADS = 64
@@ -34,6 +35,8 @@ class SockFilterProgram(ctypes.Structure):
 
 def main() -> None:
     """Serve tests until standard input ends."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     channel_in, channel_out = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
     job = json.loads(read_frame(channel_in) or b"null")
@@ -45,6 +48,7 @@ def main() -> None:
         os.lseek(reading, 0, os.SEEK_SET)
         child = os.fork()
         if child == 0:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if job["function"] is None:
                 run_program(job, reading, writing)
             else:
@@ -82,7 +86,7 @@ def confine(job: dict[str, Any]) -> None:
     if job["filter"]:
         code = bytes.fromhex(job["filter"])
         program = SockFilterProgram(len(code) // 8, code)
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None)
         if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(
             PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
         ):

@@ -20,6 +20,8 @@ DRIVER = Path(__file__).with_name("driver.py")
 OUTPUT_BYTES = 8 << 20
 """Of one test's output, and of any file that the program writes. A longer one is the program's failure."""
 SCRATCH_BYTES = 64 << 20
+INTERPRETER_BYTES = 64 << 20
+"""Address space that the interpreter itself needs, which the program's limit does not count."""
 START_S = 10.0
 """Seconds for the sandbox to be ready; a machine that is slower than that is the verifier's fault."""
 NOBODY = 65534
@@ -56,7 +58,10 @@ class Sandbox:
 
     Isolation: no network, name spaces of its own for pids, users, mounts, ipc, uts and cgroups, a root that holds the
     interpreter and system libraries read-only and nothing else (no home, no /proc, no /sys), 64 MiB of /tmp, no
-    capabilities, the system calls of `seccomp`. One process with up to 64 threads, so that its rlimits bound all.
+    capabilities, the system calls of `seccomp`. One process, so that its rlimits bound all; up to 64 threads, or as
+    many as its memory holds for a root whose interpreter no other user can read.
+
+    With isolation "none" there are the rlimits alone, and a program may leave processes behind.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ def _job(source: str, function: str | None, limits: ProgramLimits, isolated: boo
     return {
         "source": source,
         "function": function,
-        "memory_bytes": limits.memory_bytes,
+        "memory_bytes": limits.memory_bytes + INTERPRETER_BYTES,
         "cpu_s": int(limits.wall_s) + 1,
         "output_bytes": OUTPUT_BYTES,
         "filter": program_filter().hex() if isolated else "",

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import psutil
 import pytest
 
 from actors.code import sandbox
@@ -95,6 +96,23 @@ def test_without_bubblewrap_nothing_runs_unless_it_is_told_to(monkeypatch: pytes
     honest, flood = "print(sum(map(int, input().split())))", "while True: print('x' * 65536)"
     assert verdicts(SUM, honest, flood, "b'x' * (8 << 30)", sandbox="none") == [
         Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG,
+    ]  # fmt: skip
+
+
+def test_what_hangs_without_a_sandbox_is_killed_too() -> None:
+    hang = "import time\ntime.sleep(3600)"
+    with sandbox.Sandbox(hang, None, sandbox.ProgramLimits(0.5, 1 << 30), "none") as program:
+        with pytest.raises(TimeoutError):
+            program.run(b"")
+        inside = psutil.Process().children(recursive=True)
+        assert len(inside) >= 2  # the driver, the program
+    assert not psutil.wait_procs(inside, timeout=5)[1]
+
+
+@sandboxed
+def test_the_smallest_memory_limit_holds_an_honest_program() -> None:
+    assert verdicts(SUM, "print(sum(map(int, input().split())))", "b'x' * (99 << 20)", memory_limit_mib=16) == [
+        Verdict.CORRECT, Verdict.WRONG,
     ]  # fmt: skip
 
 
