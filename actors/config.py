@@ -42,7 +42,8 @@ class ProblemsConfig(Section):
 
     source: str = "builtin:countdown"
     """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, a JSONL or Parquet file (id, prompt or
-    messages, verifier, answer, tags, reference), or a folder of such files, as the hub's datasets are."""
+    messages, verifier, answer, tags, reference), a folder of such files as the hub's datasets are, or the id of one
+    (owner/name)."""
 
     columns: ColumnsConfig = ColumnsConfig()
     """The columns of a file that was not made for Verge."""

@@ -12,6 +12,7 @@ from store.errors import VergeError
 SUFFIXES = (".jsonl", ".parquet")
 SPLITS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
 ROWS_AT_ONCE = 1024
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.(jsonl|parquet)$)[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Row:
 
 
 def dataset_files(source: Path, split: str) -> list[Path]:
-    """The files of a source, in order of their names: itself, or those in a folder.
+    """The files of a source, in order of their names: itself, or those in a folder, or in a dataset of the hub.
 
     Where files of a folder carry the names of splits (`train-00000-of-00001.parquet`, `test/x.jsonl`), only those of
     `split` are taken.
@@ -32,6 +33,8 @@ def dataset_files(source: Path, split: str) -> list[Path]:
     Raises:
         VergeError: there is no such file, or the folder holds none that can be read.
     """
+    if _HUB_ID.fullmatch(str(source)) and not source.exists():
+        source = _from_the_hub(str(source))
     if not source.is_dir():
         return [source]
     files = sorted(path for suffix in SUFFIXES for path in source.rglob(f"*{suffix}") if path.is_file())
@@ -64,6 +67,19 @@ def rows(path: Path, columns: list[str] | None = None) -> Iterator[Row]:
         VergeError: the file cannot be read.
     """
     return _parquet_rows(path, columns) if path.suffix == ".parquet" else _json_lines(path)
+
+
+def _from_the_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=[f"*{suffix}" for suffix in SUFFIXES]))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise VergeError(
+            f"problems.source {name}: no such file or folder, and the hub gives no such dataset: {reason}"
+        ) from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:

@@ -151,6 +151,9 @@ ENDLESS = {
         "import signal, time\nfor number in range(1, 32):\n    try: signal.signal(number, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile True: time.sleep(1)"
     ),
+    "a fork bomb": (
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    ),
     "never leaves its exit": "import atexit, time\natexit.register(time.sleep, 3600)\nprint(SECRET)",
     "leaves a thread behind": "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()",
     "stops itself": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",

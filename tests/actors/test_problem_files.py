@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from huggingface_hub import constants
 from pyarrow import parquet
 
 from actors.config import ProblemsConfig
@@ -114,6 +115,20 @@ def test_a_folder_without_names_of_splits_is_read_whole(tmp_path: Path) -> None:
     lines(tmp_path / "a.jsonl", GSM)
     lines(tmp_path / "sub" / "b.jsonl", GSM)
     assert len(read(tmp_path, {"prompt": "question"}, verifier="math")) == 8
+
+
+def test_a_dataset_of_the_hub_is_found_by_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    dataset = tmp_path / "datasets--verge--gsm"
+    table(dataset / "snapshots" / "abc123" / "data" / "train-0.parquet", GSM)
+    (dataset / "refs").mkdir()
+    (dataset / "refs" / "main").write_text("abc123")
+    assert len(read(Path("verge/gsm"), {"prompt": "question"}, verifier="math")) == 4
+    with pytest.raises(VergeError, match=r"verge/other: no such file or folder, and the hub gives no such dataset"):
+        read(Path("verge/other"))
+    with pytest.raises(VergeError, match=r"data/none.jsonl: no such file, nor"):
+        read(Path("data/none.jsonl"))
 
 
 def test_files_that_are_not_what_they_are_named_are_refused(tmp_path: Path) -> None:
