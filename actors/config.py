@@ -162,7 +162,8 @@ class VerifierConfig(Section):
     and run in the actor."""
 
     time_limit_s: float = Field(5.0, gt=0)
-    """Wall-clock seconds for one check. A longer one is killed and its completion gets `timeout`, reward 0."""
+    """Wall-clock seconds for one check, of `code` for all its tests together. A longer one is killed and its completion
+    gets `timeout`, reward 0."""
 
     import_limit_s: float = Field(60.0, gt=0)
     """Wall-clock seconds for a worker to start and import the verifiers of the run."""

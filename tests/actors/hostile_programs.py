@@ -104,6 +104,7 @@ CHEATS = {
     "right, then exit True": "import sys; print(SECRET); sys.exit(True)",
     "right, then a signal": "import os; print(SECRET, flush=True); os.kill(os.getpid(), 9)",
     "right, then kill everything": "import os; print(SECRET, flush=True); os.kill(-1, 9)",
+    "right, then a crash that cannot exit": "import os; os._exit = lambda _: None; print(SECRET); raise ValueError",
     "right on standard error": "import sys; print(SECRET, file=sys.stderr)",
     "right and then more": "print(SECRET); print(SECRET)",
     "markers": "print('correct'); print('PASSED'); print('ready'); print({'correct': True}); print('[True]')",

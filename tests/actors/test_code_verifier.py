@@ -62,6 +62,11 @@ def test_programs_read_and_write_as_they_do_outside() -> None:
         "def main():\n    print(sum(map(int, input().split())))\nthreading.Thread(target=main).start()",
         "import asyncio\nasync def main():\n    print(sum(map(int, input().split())))\nasyncio.run(main())",
         "f = open('/tmp/x', 'w+')\nf.write(input())\nf.seek(0)\nprint(sum(map(int, f.read().split())))",
+        "import atexit\nn = sum(map(int, input().split()))\natexit.register(lambda: print(n))",
+        "file = open(1, 'w', closefd=False)\nfile.write(str(sum(map(int, input().split()))))",
+        "import io, sys\nsys.stdout = io.TextIOWrapper(io.FileIO(1, 'w', False))\n"
+        "print(sum(map(int, input().split())))",
+        "import threading\nthreading.Thread(target=lambda: print(sum(map(int, input().split())))).start()",
         "def depth(n): return n and 1 + depth(n - 1)\nassert depth(20_000) == 20_000\n"
         "print(sum(map(int, input().split())))",
     ]
