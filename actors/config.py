@@ -6,18 +6,59 @@ from pydantic import Field, model_validator
 
 from store.section import Section
 
+GENERATED = ("builtin:", "reasoning_gym:")
+"""What a source begins with that makes its problems."""
+
+
+class ColumnsConfig(Section):
+    """Which column of a dataset holds what. With any of them set, columns that are not named here are ignored."""
+
+    id: str | None = None
+    """Text or integer, unique. None: the column `id`, or where there is none the row's number."""
+
+    prompt: str | None = None
+    """Text. None: the column `prompt`, if there is one and no column of messages is named."""
+
+    messages: str | None = None
+    """A chat: a list of {role, content}. None: the column `messages`, if there is one and no column of prompts is
+    named."""
+
+    answer: str | None = None
+    """What the verifier needs. None: the column `answer`, if there is one."""
+
+    verifier: str | None = None
+    """The verifier's name. None: the column `verifier`, or where there is none `problems.verifier`."""
+
+    tags: str | None = None
+    """A text or a list of texts. None: the column `tags`, if there is one."""
+
+    reference: str | None = None
+    """A completion that is correct, which `verge problems check` tries. None: the column `reference`, if there is
+    one."""
+
 
 class ProblemsConfig(Section):
     """Which problems are trained on, and which are held out to measure with."""
 
     source: str = "builtin:countdown"
-    """`builtin:countdown`, `builtin:arithmetic`, or a JSONL file (id, prompt or messages, verifier, answer, tags)."""
+    """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, a JSONL or Parquet file (id, prompt or
+    messages, verifier, answer, tags, reference), a folder of such files as the hub's datasets are, or the id of one
+    (owner/name)."""
+
+    columns: ColumnsConfig = ColumnsConfig()
+    """The columns of a file that was not made for Verge."""
+
+    verifier: str | None = None
+    """The verifier of the problems that name none."""
+
+    split: str = "train"
+    """Of a folder whose files are named after splits, the split to read."""
 
     train_count: int | None = Field(None, ge=1)
-    """Problems to train on. None: 512 of a built-in family, all that are left of a file."""
+    """Problems to train on. None: 512 that are generated, all that are left of a file."""
 
     held_out_count: int | None = Field(None, ge=0)
-    """Problems that are never trained on. None: 256 of a built-in family, `held_out_share` of a file."""
+    """Problems that are never trained on. None: 256 that are generated, `held_out_share` of a file."""
 
     held_out_share: float = Field(0.1, ge=0, lt=1)
     """Share of a file that is held out when `held_out_count` is absent."""
@@ -29,14 +70,14 @@ class ProblemsConfig(Section):
     """Seed of the split. Train and held-out problems of one seed never meet; another seed shuffles anew."""
 
     form: Literal["auto", "plain", "chat"] = "auto"
-    """How a built-in family puts its problems: `plain` text, as for a tiny model, or `chat` messages for a model with a
-    chat template. `auto`: countdown plain, arithmetic chat."""
+    """How generated problems are put: `plain` text, as for a tiny model, or `chat` messages for a model with a chat
+    template. `auto`: countdown plain, all others chat."""
 
     @model_validator(mode="after")
     def _form_of_a_file(self) -> Self:
-        if self.form != "auto" and not self.source.startswith("builtin:"):
+        if self.form != "auto" and not self.source.startswith(GENERATED):
             raise ValueError(
-                f"form is {self.form!r}, but only built-in families have a choice: in a file, `prompt` is plain text "
+                f"form is {self.form!r}, but only generated problems have a choice: in a file, `prompt` is plain text "
                 "and `messages` is a chat; remove form"
             )
         return self
@@ -117,16 +158,22 @@ class VerifierConfig(Section):
     """Limits on verification, and what becomes of a completion that was cut off."""
 
     workers: int = Field(2, ge=1)
-    """Processes that run `python:` verifiers. The built-in ones take microseconds and run in the actor."""
+    """Processes that run the verifiers `math`, `code`, `reasoning_gym:…` and `python:…`. The others take microseconds
+    and run in the actor."""
 
     time_limit_s: float = Field(5.0, gt=0)
-    """Wall-clock seconds for one check. A longer one is killed and its completion gets `timeout`, reward 0."""
+    """Wall-clock seconds for one check, of `code` for all its tests together. A longer one is killed and its completion
+    gets `timeout`, reward 0."""
 
     import_limit_s: float = Field(60.0, gt=0)
     """Wall-clock seconds for a worker to start and import the verifiers of the run."""
 
     memory_limit_mib: int = Field(1024, ge=16)
     """Address space that a worker may take beyond what its imports needed. Beyond it, the check ends in `error`."""
+
+    sandbox: Literal["bubblewrap", "none"] = "bubblewrap"
+    """Where `code` runs the policy's programs: in bubblewrap without network, files and other processes; or, for models
+    that you trust, with nothing but limits on time, memory and output."""
 
     verify_truncated: bool = False
     """Verify a completion that reached its token limit without ending, instead of giving it `truncated`, reward 0."""

@@ -10,6 +10,7 @@ import typer
 
 from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
+from ops.problems_cli import app as problems_app
 from ops.state_cli import app as state_app
 from store.errors import VergeError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Show what a config means.")
 app.add_typer(config_app, name="config")
+app.add_typer(problems_app, name="problems")
 app.add_typer(state_app, name="state")
 app.add_typer(gating_app, name="gating")
 app.add_typer(bench, name="bench")

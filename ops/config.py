@@ -117,9 +117,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise VergeError(f"{path}: cannot be read as a TOML file: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise VergeError(f"{path}: not valid TOML: {error}") from None
+    return override_config(data, overrides, str(path))
+
+
+def override_config(data: dict[str, Any], overrides: Sequence[str], source: str) -> RunConfig:
+    """Apply `section.field=value` overrides to a run's settings, in place, and validate them.
+
+    Raises:
+        VergeError: as `load_config`.
+    """
     for override in overrides:
         _apply_override(data, override)
-    return parse_config(data, str(path))
+    return parse_config(data, source)
 
 
 def parse_config(data: Mapping[str, Any], source: str) -> RunConfig:

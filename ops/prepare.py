@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actors.problems import ProblemSet, load_problems
 from actors.prompts import encode_prompts
@@ -29,15 +30,10 @@ def prepare(config: RunConfig) -> Prepared:
     """
     model = resolve_model(config.model.path)
     problems = load_problems(config.problems)
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise VergeError(f"model {model} has no tokenizer that transformers can load: {_first_line(error)}") from None
+    tokenizer = load_tokenizer(model)
     context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
     prompts = encode_prompts([*problems.train, *problems.held_out], tokenizer, context, completion)
-    limit = _position_limit(model)
+    limit = position_limit(model)
     if limit is not None and context > limit:
         longest = max(map(len, prompts.values()), default=0)
         raise VergeError(
@@ -74,7 +70,26 @@ async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> No
         await store.announce(manifest_of(0, prepared.model, 0))
 
 
-def _position_limit(model: Path) -> int | None:
+def load_tokenizer(model: Path) -> Any:
+    """The tokenizer of a model's folder.
+
+    Raises:
+        VergeError: transformers cannot load it.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise VergeError(f"model {model} has no tokenizer that transformers can load: {_first_line(error)}") from None
+
+
+def position_limit(model: Path) -> int | None:
+    """Tokens that a model has positions for; None where it does not say.
+
+    Raises:
+        VergeError: transformers cannot load the model's config.
+    """
     from transformers import AutoConfig
 
     try:

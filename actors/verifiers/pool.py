@@ -185,18 +185,35 @@ class Pool:
         """Process ids of the workers there are."""
         return {worker.pid for worker in self._workers}
 
-    async def check(self, function: str, problem: dict[str, Json], completion: str) -> Outcome:
-        """Run one check as soon as a place is free; the time limit counts from then on, without starting a worker."""
+    async def load(self, function: str) -> None:
+        """See that `module:function` can be imported, in a worker of its own.
+
+        Raises:
+            CannotImport: it cannot, or not in time.
+        """
+        worker = await self._start()
+        try:
+            await worker.load(function)
+        finally:
+            self._discard(worker)
+
+    async def check(self, function: str, problem: dict[str, Json], completion: str, grace_s: float = 0.0) -> Outcome:
+        """Run one check as soon as a place is free; the time limit counts from then on, without starting a worker.
+
+        A function that keeps the limit itself gets `grace_s` more before its worker is killed.
+        """
         worker = await self._free.get()
         healthy = False
         try:
             worker = worker or await self._start()
             await worker.load(function)
             message = {"function": function, "problem": problem, "completion": completion}
-            reply = await worker.ask(message, self._limits.check_s)
+            reply = await worker.ask(message, self._limits.check_s + grace_s)
             healthy = not reply.get("replace")
             if "error" in reply:
                 return Outcome(Verdict.ERROR, f"{function}: {reply['error']}")
+            if "timeout" in reply:
+                raise TimeoutError
             return Outcome(Verdict.CORRECT if reply.get("correct") is True else Verdict.WRONG)
         except TimeoutError:
             return Outcome(Verdict.TIMEOUT, f"{function} took over {self._limits.check_s:g} s")

@@ -3,8 +3,10 @@
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from actors.verifiers import countdown, exact, number
+import actors.code.verify as code
+from actors.verifiers import countdown, exact, gym, math, number
 from store.errors import VergeError
 from store.wire import Json
 
@@ -23,14 +25,32 @@ class BuiltIn:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooled:
+    """A verifier of ours that runs in a worker process: `path` is its `module:function`, called as a user's is.
+
+    It also finds `limits` in the problem: wall_s, memory_bytes and sandbox, as the config has them. `trial` is an
+    answer and a completion that must be correct for it before a run starts. One that keeps the time limit itself is
+    killed only `grace_s` later.
+    """
+
+    name: str
+    path: str
+    check_answer: Callable[[Json], None]
+    trial: tuple[Json, str]
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PythonFunction:
     """`function(problem, completion)` of an importable module, run in a worker process.
 
-    `problem` is a dict of id, prompt, answer and tags; the result is a bool, or 0 or 1.
+    `problem` is a dict of id, prompt, verifier, answer and tags; the result is a bool, 0 or 1, or "timeout" where the
+    answer took too long.
     """
 
     module: str
     function: str
+    grace_s: ClassVar[float] = 0.0
 
     @property
     def name(self) -> str:
@@ -43,15 +63,18 @@ class PythonFunction:
         return f"{self.module}:{self.function}"
 
 
-BUILT_IN = {
+Verifier = BuiltIn | Pooled | PythonFunction
+BUILT_IN: dict[str, BuiltIn | Pooled] = {
     "exact": BuiltIn("exact", exact.check_answer, exact.verify),
     "number": BuiltIn("number", number.check_answer, number.verify),
     "countdown": BuiltIn("countdown", countdown.check_answer, countdown.verify),
+    "math": Pooled("math", "actors.verifiers.math_worker:verify", math.check_answer, math.TRIAL),
+    "code": Pooled("code", "actors.code.verify:verify", code.check_answer, code.TRIAL, code.GRACE_S),
 }
 
 
-def make_verifier(spec: str) -> BuiltIn | PythonFunction:
-    """The verifier of a spec: `exact`, `number`, `countdown` or `python:module:function`.
+def make_verifier(spec: str) -> Verifier:
+    """The verifier of a spec: a name of BUILT_IN, `reasoning_gym:dataset`, or `python:module:function`.
 
     Raises:
         VergeError: there is none of this name; the nearest known one is named. Nothing is imported here.
@@ -64,6 +87,12 @@ def make_verifier(spec: str) -> BuiltIn | PythonFunction:
             case [module, function] if all(map(str.isidentifier, [*module.split("."), function])):
                 return PythonFunction(module, function)
         raise VergeError(f"verifier {spec!r}: write python:module:function, for example python:my_checks:solved")
+    if kind == "reasoning_gym" and len(parts) == 1 and parts[0].isidentifier():
+        return Pooled(spec, "actors.verifiers.gym_worker:verify", gym.check_answer, gym.TRIAL)
     near = difflib.get_close_matches(spec, BUILT_IN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(BUILT_IN)}, python:module:function"
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"known: {', '.join(BUILT_IN)}, reasoning_gym:dataset, python:module:function"
+    )
     raise VergeError(f"unknown verifier {spec!r}; {hint}")

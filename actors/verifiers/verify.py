@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from actors.config import VerifierConfig
-from actors.verifiers.pool import CannotImport, Limits, Pool, Worker
-from actors.verifiers.registry import BuiltIn, PythonFunction, make_verifier
+from actors.verifiers.pool import CannotImport, Limits, Pool
+from actors.verifiers.registry import BuiltIn, Pooled, PythonFunction, make_verifier
 from store.errors import VergeError
-from store.wire import Problem, Verdict
+from store.wire import Json, Problem, Verdict
 
 LENGTH = "length"
 """The finish reason of a completion that reached its token limit without ending."""
@@ -30,31 +30,46 @@ class Verifiers:
         self.last_error = ""
 
     def check(self, problems: Iterable[Problem]) -> None:
-        """See that every verifier is there and can use the problem's answer; functions of the user's are imported.
+        """See that every verifier is there and can use the problem's answer.
+
+        Functions of the user's are imported; a pooled verifier of ours must find its trial correct.
 
         Raises:
             VergeError: the first that is not, with the problem's id.
         """
-        functions: dict[PythonFunction, str] = {}
+        pooled: dict[str, tuple[Pooled | PythonFunction, str]] = {}
         for problem in problems:
-            check_problem(problem)
+            try:
+                check_problem(problem)
+            except VergeError as error:
+                raise VergeError(f"problem {problem.id}: {error}") from None
             verifier = make_verifier(problem.verifier)
-            if isinstance(verifier, PythonFunction):
-                functions.setdefault(verifier, problem.id)
-        if functions:
+            if not isinstance(verifier, BuiltIn):
+                pooled.setdefault(verifier.name, (verifier, problem.id))
+        if pooled:
             with ThreadPoolExecutor(1) as thread:  # a loop of its own: this may be called inside a running one
-                thread.submit(asyncio.run, self._import(functions)).result()
+                thread.submit(asyncio.run, self._try_out(list(pooled.values()))).result()
 
-    async def _import(self, functions: dict[PythonFunction, str]) -> None:
-        worker = await Worker.start(self._limits)
+    async def _try_out(self, pooled: list[tuple[Pooled | PythonFunction, str]]) -> None:
+        pool = Pool(1, self._limits)
         try:
-            for function, problem_id in functions.items():
-                try:
-                    await worker.load(function.path)
-                except CannotImport as failure:
-                    raise VergeError(f"verifier {function.name} of problem {problem_id}: {failure}") from None
+            for verifier, problem_id in pooled:
+                if why := await self._what_fails(pool, verifier, problem_id):
+                    raise VergeError(f"verifier {verifier.name} of problem {problem_id}: {why}")
         finally:
-            worker.kill()
+            pool.close()
+
+    async def _what_fails(self, pool: Pool, verifier: Pooled | PythonFunction, problem_id: str) -> str:
+        if isinstance(verifier, PythonFunction):
+            try:
+                await pool.load(verifier.path)
+            except CannotImport as failure:
+                return str(failure)
+            return ""
+        answer, completion = verifier.trial
+        facts = self._facts(Problem(problem_id, "", verifier.name, answer), verifier)
+        outcome = await pool.check(verifier.path, facts, completion, verifier.grace_s)
+        return "" if outcome.verdict is Verdict.CORRECT else outcome.why or "it takes a right answer for a wrong one"
 
     async def verify(self, problem: Problem, text: str, finish_reason: str) -> tuple[float, Verdict]:
         """Reward and verdict of a completion, whose text is without special tokens.
@@ -74,14 +89,20 @@ class Verifiers:
             verdict = Verdict.TRUNCATED
         return float(verdict is Verdict.CORRECT), verdict
 
-    async def _ask_worker(self, function: PythonFunction, problem: Problem, text: str) -> Verdict:
+    async def _ask_worker(self, verifier: Pooled | PythonFunction, problem: Problem, text: str) -> Verdict:
         if self._pool is None:
             self._pool = Pool(self._config.workers, self._limits)
-        facts = {"id": problem.id, "prompt": problem.prompt, "answer": problem.answer, "tags": problem.tags}
-        outcome = await self._pool.check(function.path, facts, text)
+        outcome = await self._pool.check(verifier.path, self._facts(problem, verifier), text, verifier.grace_s)
         if outcome.verdict is Verdict.ERROR:
             self.last_error = outcome.why
         return outcome.verdict
+
+    def _facts(self, problem: Problem, verifier: Pooled | PythonFunction) -> dict[str, Json]:
+        facts = {name: getattr(problem, name) for name in ("id", "prompt", "verifier", "answer", "tags")}
+        if isinstance(verifier, Pooled):
+            limits, sandbox = self._limits, self._config.sandbox
+            facts["limits"] = {"wall_s": limits.check_s, "memory_bytes": limits.memory_bytes, "sandbox": sandbox}
+        return facts
 
     def close(self) -> None:
         """Kill the workers. Checks under way end in `error`."""
@@ -92,7 +113,7 @@ class Verifiers:
 def check_problem(problem: Problem) -> None:
     """VergeError unless the problem's verifier is there and can use its answer. Nothing is imported."""
     verifier = make_verifier(problem.verifier)
-    if isinstance(verifier, BuiltIn):
+    if not isinstance(verifier, PythonFunction):
         try:
             verifier.check_answer(problem.answer)
         except ValueError as error:

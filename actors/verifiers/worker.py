@@ -68,8 +68,10 @@ def _load(name: str) -> Callable[..., Any]:
 def _run(function: Callable[..., Any], check: dict[str, Any]) -> dict[str, Any]:
     try:
         result = function(check["problem"], check["completion"])
+        if isinstance(result, str) and result == "timeout":
+            return {"timeout": True}
         if result not in (0, 1):
-            return {"error": f"returned {_clip(repr(result))}, must be True, False, 1 or 0"}
+            return {"error": f"returned {_clip(repr(result))}, must be True, False, 1, 0 or timeout"}
         return {"correct": bool(result)}
     except MemoryError:
         return {"error": "ran out of memory (verifier.memory_limit_mib)", "replace": True}

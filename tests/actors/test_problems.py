@@ -8,8 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from actors.config import ProblemsConfig
-from actors.problems import load_problems, read_problems
+from actors.problem_files import read_problems
+from actors.problems import load_problems
 from store.errors import VergeError
+from store.wire import Problem
 
 GOOD: dict[str, Any] = {"id": "a", "prompt": "1+1=", "verifier": "number", "answer": 2, "tags": ["easy"]}
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
@@ -22,13 +24,17 @@ def write(path: Path, *lines: dict[str, Any] | str) -> Path:
     return file
 
 
+def read(source: Path, **settings: Any) -> list[Problem]:
+    return read_problems(ProblemsConfig(source=str(source), **settings))
+
+
 def numbered(path: Path, count: int) -> Path:
     return write(path, *({**GOOD, "id": f"p{i}"} for i in range(count)))
 
 
 def test_a_file_gives_its_problems_in_order(tmp_path: Path) -> None:
     chat = {"id": "ä", "messages": CHAT, "verifier": "exact", "answer": "2"}
-    first, second = read_problems(write(tmp_path, GOOD, "", chat))
+    first, second = read(write(tmp_path, GOOD, "", chat))
     assert (first.id, first.prompt, first.verifier, first.answer, first.tags) == ("a", "1+1=", "number", 2, ("easy",))
     assert (second.id, second.prompt, second.tags) == ("ä", tuple(CHAT), ())
 
@@ -58,20 +64,20 @@ def test_a_file_gives_its_problems_in_order(tmp_path: Path) -> None:
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: dict[str, Any] | str, message: str) -> None:
     with pytest.raises(VergeError, match=message):
-        read_problems(write(tmp_path, {**GOOD, "id": "first"}, line))
+        read(write(tmp_path, {**GOOD, "id": "first"}, line))
 
 
 def test_files_that_are_not_there_or_hold_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(VergeError, match="no such file, nor builtin:countdown"):
-        read_problems(tmp_path / "none.jsonl")
+        read(tmp_path / "none.jsonl")
     with pytest.raises(VergeError, match="cannot be read"):
-        read_problems(tmp_path)
+        read(tmp_path)
     with pytest.raises(VergeError, match="has no problems"):
-        read_problems(write(tmp_path, "", "  "))
+        read(write(tmp_path, "", "  "))
     binary = tmp_path / "binary.jsonl"
     binary.write_bytes(b"\xff\xfe{}")
     with pytest.raises(VergeError, match="is not UTF-8 text: invalid start byte at byte 0"):
-        read_problems(binary)
+        read(binary)
 
 
 def test_a_file_is_split_by_its_seed(tmp_path: Path) -> None:
@@ -116,5 +122,5 @@ def test_sources_that_make_no_sense_are_refused() -> None:
         load_problems(ProblemsConfig(source="builtin:countdwon"))
     with pytest.raises(VergeError, match="501 held_out problems of countdown asked for, must be 1 to 500"):
         load_problems(ProblemsConfig(held_out_count=501))
-    with pytest.raises(ValidationError, match="only built-in families have a choice"):
+    with pytest.raises(ValidationError, match="only generated problems have a choice"):
         ProblemsConfig(source="x.jsonl", form="chat")

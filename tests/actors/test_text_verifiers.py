@@ -74,7 +74,8 @@ def test_a_verifier_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nubmer", "did you mean number"), ("math", "known: exact, number, countdown, python:module:function"),
+        ("nubmer", "did you mean number"),
+        ("sympy", "known: exact, number, countdown, math, code, reasoning_gym:dataset, python:"),
         ("python:os", "write python:module:function"),
         ("python:os:", "write python:"), ("python:a b:c", "write python:"),
         ("python:a:b:c", "write python:"), ("number:3", "unknown verifier"),

@@ -61,6 +61,7 @@ def test_a_check_sees_the_problem_and_the_completion() -> None:
         for completion, verdict in (("yes", Verdict.CORRECT), ("no", Verdict.WRONG), ("", Verdict.WRONG)):
             assert (await pool.check("rough_checks:equal", {"answer": "yes"}, completion)).verdict is verdict
         assert (await pool.check("rough_checks:one", {}, "")).verdict is Verdict.CORRECT
+        assert (await pool.check("rough_checks:too_long", {}, "")).verdict is Verdict.TIMEOUT
         odd = "\ud83d é\x00漢"
         assert (await pool.check("rough_checks:equal", {"answer": odd}, odd)).verdict is Verdict.CORRECT
 
@@ -71,7 +72,7 @@ def test_a_check_sees_the_problem_and_the_completion() -> None:
     ("function", "why"),
     [
         ("raises", "KeyError: 'gold'"),
-        ("half", "returned 0.5, must be True, False, 1 or 0"),
+        ("half", "returned 0.5, must be True, False, 1, 0 or timeout"),
         ("nothing", "returned None, must be"),
         ("leaves", "SystemExit: 0"),
         ("vanishes", "the process exited with status 3"),
