@@ -20,7 +20,7 @@ Argument = str | bytes | int | float
 
 SCRIPTS = (
     "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
-    "hold", "facts",
+    "hold", "facts", "snapshot",
 )  # fmt: skip
 _AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 _SAY_EVERY_S = 5.0
