@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -14,9 +14,11 @@ from rich.table import Table
 from ops.config import RunConfig
 from ops.runfolder import open_config, store_of
 from store import queries
+from store.acl import Role, rules
 from store.backup import export_run, import_run
 from store.client import Store
 from store.errors import VergeError
+from store.keys import Keys
 from store.statefile import check_state
 
 app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
@@ -98,6 +100,14 @@ def import_(
         (config.run_folder / "store").mkdir(parents=True, exist_ok=True)
     records = _with_store(config, lambda store: import_run(store, file))
     print(f"run {config.name}: {records} records imported from {file}")
+
+
+@app.command()
+def acl(run: RunPath) -> None:
+    """Print one ACL SETUSER per role: actor, learner, reader. Each still needs a password, as a rule `>password`."""
+    keys = Keys(open_config(run).name)
+    for role in get_args(Role):
+        print(" ".join(["ACL SETUSER", f"{keys.run}-{role}", "on", *rules(keys, role)]))
 
 
 def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:

@@ -120,7 +120,7 @@ class Commits:
         replies = await pipe.execute(raise_on_error=False)
         written, scripted = replies[: len(batch)], replies[len(batch) : 2 * len(batch)]
         if any(isinstance(reply, exceptions.NoScriptError) for reply in scripted):
-            await redis.script_load(script.script)
+            await redis.script_load(script.text)
             return await self._send(batch, [], redis)
         return [self._outcome(*pair) for pair in zip(written, scripted, strict=True)]
 
@@ -137,12 +137,12 @@ class Commits:
         tokens = sum(len(item.token_ids) for item in evidence)
         return (
             [
-                keys.tickets, keys.counters, keys.groups, keys.live, keys.meta, keys.problem(group.problem_id),
+                keys.tickets, keys.counters, keys.groups, keys.live, keys.problem(group.problem_id),
                 keys.group(group.id),
             ],
             [
                 CONSUMERS, group.id, group.problem_id, len(evidence), group.correct,
                 len(group.completions) - len(evidence), min(versions), max(versions), tokens,
-                attempt.payload_id, len(attempt.payload),
+                attempt.payload_id, len(attempt.payload), keys.meta,
             ],
         )  # fmt: skip

@@ -1,9 +1,12 @@
 """The connection to Redis: retries, scripts, and errors in words that a person can act on."""
 
 import asyncio
+import hashlib
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +15,6 @@ from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.commands.core import AsyncScript
 
 from store.errors import VergeError
 
@@ -29,6 +31,22 @@ _ANSWER_WITHIN_S = 30.0
 MAX_BLOCK_MS = 10_000
 """Longest wait inside the server, well within what counts as no answer."""
 _CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script of store/lua."""
+
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+    @property
+    def command(self) -> str:
+        """A script that only reads is run so that a user who may only read can run it."""
+        return "EVALSHA_RO" if "flags=no-writes" in self.text.partition("\n")[0] else "EVALSHA"
 
 
 class Link:
@@ -61,9 +79,7 @@ class Link:
         for command in ("XRANGE", "XREVRANGE", "XREAD"):
             self.redis.set_response_callback(command, _as_sent)
         lua = files("store") / "lua"
-        self._scripts: dict[str, AsyncScript] = {
-            name: self.redis.register_script((lua / f"{name}.lua").read_text()) for name in SCRIPTS
-        }
+        self._scripts = {name: Script((lua / f"{name}.lua").read_text()) for name in SCRIPTS}
 
     async def close(self) -> None:
         """Close every connection."""
@@ -72,9 +88,18 @@ class Link:
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """The reply of a script of store/lua."""
-        return await self.call(lambda _: self._scripts[script](keys, arguments))
+        known = self._scripts[script]
 
-    def script(self, name: str) -> AsyncScript:
+        async def evaluate(redis: Any) -> Any:
+            try:
+                return await redis.execute_command(known.command, known.sha, len(keys), *keys, *arguments)
+            except exceptions.NoScriptError:
+                await redis.script_load(known.text)
+                return await redis.execute_command(known.command, known.sha, len(keys), *keys, *arguments)
+
+        return await self.call(evaluate)
+
+    def script(self, name: str) -> Script:
         """A script, for use inside an operation given to `call`."""
         return self._scripts[name]
 
@@ -95,6 +120,8 @@ class Link:
             except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.ResponseError) as error:
                 raise self.in_words(error) from error
             except _AWAY as error:
+                if untrusted := _tls_fault(error):
+                    raise VergeError(f"the store at {self.name} {untrusted}") from error
                 now = time.monotonic()
                 why = str(error).replace("\n", " ") or f"no answer within {_ANSWER_WITHIN_S:g} s"
                 if now - began >= self._patience_s:
@@ -115,8 +142,11 @@ class Link:
     def in_words(self, error: Exception) -> Exception:
         """What a person must do about an error of the server; the error itself where nobody can do anything."""
         text = str(error)
-        if isinstance(error, exceptions.NoPermissionError):
-            return VergeError(f"the store at {self.name} forbids this user what Verge needs: {text}")
+        if isinstance(error, exceptions.NoPermissionError) or "ACL failure" in text:
+            return VergeError(
+                f"the store at {self.name} forbids this user what it asks for ({text.partition(' script:')[0]}); "
+                "`verge state acl RUN` prints what each role may do"
+            )
         if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or "NOAUTH" in text:
             return VergeError(f"the store at {self.name} refuses the password; set store.password_file")
         if "VERGE " in text:
@@ -134,6 +164,20 @@ class Link:
         if "unknown command" in text.lower():
             return VergeError(f"the store at {self.name} lacks a command ({text}); use Redis 7.0, Valkey 7.2, or newer")
         return error
+
+
+def _tls_fault(error: BaseException | None) -> str:
+    """What waiting will not mend; "" where it may."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"has a certificate that is not trusted ({error.verify_message}); "
+                "set store.ca_file to the certificate of the authority that signed it"
+            )
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE_REQUIRED" in str(error):
+            return "wants this client's certificate; set store.cert_file and store.key_file"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def public_url(url: str) -> str:
