@@ -61,6 +61,10 @@ class Link:
     def __init__(self, url: str, password: str | None, patience_s: float) -> None:
         self.name = public_url(url)
         self._patience_s = patience_s
+        # A server that is not asked in TLS, or not shown a certificate, may just hang up: nothing says which it was.
+        self._tls_hint = (
+            " Does that port speak TLS, and does it ask for store.cert_file?" if url.startswith("rediss") else ""
+        )
         pool = BlockingConnectionPool.from_url(
             url,
             password=password,
@@ -127,7 +131,7 @@ class Link:
                 if now - began >= self._patience_s:
                     raise VergeError(
                         f"the store at {self.name} has not answered for {now - began:.0f} s ({why}); "
-                        "is its server running, and is store.url right?"
+                        f"is its server running, and is store.url right?{self._tls_hint}"
                     ) from error
                 if now - said >= _SAY_EVERY_S:
                     said = now
@@ -174,8 +178,6 @@ def _tls_fault(error: BaseException | None) -> str:
                 f"has a certificate that is not trusted ({error.verify_message}); "
                 "set store.ca_file to the certificate of the authority that signed it"
             )
-        if isinstance(error, ssl.SSLError) and "CERTIFICATE_REQUIRED" in str(error):
-            return "wants this client's certificate; set store.cert_file and store.key_file"
         error = error.__cause__ or error.__context__
     return ""
 
