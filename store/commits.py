@@ -11,7 +11,7 @@ from typing import Any
 from redis import exceptions
 
 from store.keys import Keys
-from store.link import Argument, Link
+from store.link import AWAY, Argument, Link
 from store.runs import CONSUMERS
 from store.wire import RolloutGroup
 
@@ -112,13 +112,22 @@ class Commits:
         pipe = redis.pipeline(transaction=False)
         for attempt in batch:
             pipe.set(self._keys.payload(attempt.payload_id), attempt.payload, ex=self._payload_ttl_s)
+        if self._link.is_cluster:  # payloads go to other nodes than the script, which must not overtake them
+            written = await pipe.execute()
+            pipe = redis.pipeline(transaction=False)
         for attempt in batch:
             keys, arguments = self._call(attempt)
-            pipe.evalsha(script.sha, len(keys), *keys, *arguments)
+            pipe.execute_command(script.command, script.sha, len(keys), *keys, *arguments)
         for key, committed in settled:
-            pipe.persist(key) if committed else pipe.unlink(key)
+            # Not pipe.unlink: in redis-py's pipeline of a cluster that is a coroutine, which nobody would await.
+            pipe.execute_command("PERSIST" if committed else "UNLINK", key)
         replies = await pipe.execute(raise_on_error=False)
-        written, scripted = replies[: len(batch)], replies[len(batch) : 2 * len(batch)]
+        if not self._link.is_cluster:
+            written, replies = replies[: len(batch)], replies[len(batch) :]
+        scripted = replies[: len(batch)]
+        for reply in scripted:
+            if isinstance(reply, AWAY):  # one node's; of a single server it is raised
+                raise reply
         if any(isinstance(reply, exceptions.NoScriptError) for reply in scripted):
             await redis.script_load(script.text)
             return await self._send(batch, [], redis)

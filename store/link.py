@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis import exceptions
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -24,8 +24,13 @@ SCRIPTS = (
     "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
     "hold", "facts", "snapshot",
 )  # fmt: skip
-_AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+AWAY = (
+    exceptions.ConnectionError, exceptions.TimeoutError, OSError,
+    exceptions.ClusterError, exceptions.RedisClusterException, exceptions.TryAgainError, exceptions.AskError,
+)  # fmt: skip
+"""What may be different soon: no answer; of a cluster, slots without a node or on the move."""
 _SAY_EVERY_S = 5.0
+_SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
 _ANSWER_WITHIN_S = 30.0
 MAX_BLOCK_MS = 10_000
@@ -60,35 +65,42 @@ class Link:
 
     def __init__(self, url: str, password: str | None, patience_s: float) -> None:
         self.name = public_url(url)
+        self.absences = 0
+        """How often an operation was answered only after the server had been away."""
         self._patience_s = patience_s
         # A server that is not asked in TLS, or not shown a certificate, may just hang up: nothing says which it was.
         self._tls_hint = (
             " Does that port speak TLS, and does it ask for store.cert_file?" if url.startswith("rediss") else ""
         )
-        pool = BlockingConnectionPool.from_url(
-            url,
-            password=password,
-            protocol=2,
-            max_connections=_CONNECTIONS,
-            timeout=None,
+        self._url = url
+        self._settings: dict[str, Any] = {
+            "password": password,
+            "protocol": 2,
             # No socket_timeout: redis-py would send through asyncio.wait_for, which before Python 3.12 swallows a
             # cancellation that arrives as the send ends, and a cancelled task would run on for ever. See `call`.
-            socket_timeout=None,
-            socket_connect_timeout=5.0,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
-        )
-        self.redis: Any = Redis(connection_pool=pool)
-        for command in ("XRANGE", "XREVRANGE", "XREAD"):
-            self.redis.set_response_callback(command, _as_sent)
+            "socket_timeout": None,
+            "socket_connect_timeout": 5.0,
+            "socket_keepalive": True,
+            "max_connections": _CONNECTIONS,
+        }
+        self.is_cluster = False
+        never = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}
+        pool = BlockingConnectionPool.from_url(url, timeout=None, **self._settings, **never)
+        self.redis: Any = _raw_streams(Redis.from_pool(pool))
         lua = files("store") / "lua"
         self._scripts = {name: Script((lua / f"{name}.lua").read_text()) for name in SCRIPTS}
 
     async def close(self) -> None:
         """Close every connection."""
         await self.redis.aclose()
-        await self.redis.connection_pool.disconnect()
+
+    async def follow_cluster(self) -> None:
+        """Send each command to the node that has its key; the server at the URL is one node of a cluster."""
+        await self.redis.aclose()
+        # Once more where a slot has moved; a node that is away is waited for by `call`.
+        once = Retry(NoBackoff(), 1)
+        self.redis = _raw_streams(RedisCluster.from_url(self._url, retry=once, **self._settings))
+        self.is_cluster = True
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """The reply of a script of store/lua."""
@@ -116,14 +128,16 @@ class Link:
             VergeError: it stayed away for longer than `patience_s`, or it refused for a reason a person must remove.
         """
         began = said = time.monotonic()
-        pause_s = 0.02
+        pause_s = _SHORTEST_PAUSE_S
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN_S):
-                    return await operation(self.redis)
-            except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.ResponseError) as error:
+                    result = await operation(self.redis)
+                self.absences += pause_s > _SHORTEST_PAUSE_S
+                return result
+            except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
                 raise self.in_words(error) from error
-            except _AWAY as error:
+            except AWAY as error:
                 if untrusted := _tls_fault(error):
                     raise VergeError(f"the store at {self.name} {untrusted}") from error
                 now = time.monotonic()
@@ -140,6 +154,8 @@ class Link:
                         file=sys.stderr,
                         flush=True,
                     )
+            except exceptions.ResponseError as error:
+                raise self.in_words(error) from error
             await asyncio.sleep(min(pause_s, max(0.0, began + self._patience_s - time.monotonic())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -186,6 +202,12 @@ def public_url(url: str) -> str:
     """The URL as it may be printed: scheme, host, port, path; neither user nor password nor query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _raw_streams(redis: Any) -> Any:
+    for command in ("XRANGE", "XREVRANGE", "XREAD"):
+        redis.set_response_callback(command, _as_sent)
+    return redis
 
 
 def _as_sent(response: Any, **options: Any) -> Any:
