@@ -53,6 +53,7 @@ class Planner:
         self._rng = np.random.default_rng([settings.seed, 2])
         self._arrived: list[GroupEntry] = []
         self._last_arrival = clock()
+        self._absences = 0
         self._said = clock()
         self.version = 0
         self.step = 0
@@ -188,6 +189,9 @@ class Planner:
 
     def _give_up_or_say(self, have: int, wanted: int, pending: int, leased: int, gates: Gates) -> None:
         now, stall_s = self._clock(), self._settings.learner.stall_s
+        absences = self._line.store.link.absences
+        if absences > self._absences:  # while the store is away, no actor can be late
+            self._absences, self._last_arrival = absences, now
         if not self._mirror.ids:
             raise VergeError(f"run {self._settings.run!r} has no problems; add some before the learner starts")
         if not gates.open.any() and not pending:

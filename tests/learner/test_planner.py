@@ -1,5 +1,8 @@
 """Rank 0's decisions against a real store, with groups that are committed by hand."""
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +164,26 @@ def test_a_store_in_which_nothing_arrives_is_given_up_after_stall_s(bench: Bench
     bench.time_s = 31.0
     with pytest.raises(VergeError, match="no group arrived for 31 s"):
         bench.look()
+
+
+def test_the_time_for_which_the_store_was_away_is_not_held_against_the_actors(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        bench = Bench(server, tmp_path)
+        bench.look()
+        os.kill(server.pid, signal.SIGKILL)
+        waiting = bench.line.start(bench.store.counters())
+        while server.alive:
+            time.sleep(0.01)
+        server.start()
+        waiting.result(10)
+        bench.time_s = 40.0
+        bench.look()
+        bench.time_s = 69.0
+        bench.look()
+        bench.time_s = 71.0
+        with pytest.raises(VergeError, match="no group arrived for 31 s"):
+            bench.look()
+        bench.line.close()
 
 
 def test_the_planner_continues_from_its_state_with_the_same_draws(server: EmbeddedServer, tmp_path: Path) -> None:
