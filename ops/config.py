@@ -87,6 +87,17 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _pool_holds_a_batch(self) -> Self:
+        every, batch = self.learner.checkpoint_every, self.learner.groups_per_step
+        if self.store.max_groups < (every + 1) * batch:
+            raise ValueError(
+                f"store.max_groups is {self.store.max_groups} but must be ≥ {(every + 1) * batch} "
+                f"(= (learner.checkpoint_every + 1) · learner.groups_per_step): groups that were trained on stay until "
+                "a checkpoint, and the pool would be full before it holds another batch"
+            )
+        return self
+
     @property
     def run_folder(self) -> Path:
         """The run's folder."""

@@ -12,7 +12,7 @@ _READ = ("get", "hget", "hmget", "hgetall", "lrange", "smembers", "xrange", "xre
 _ROLL_OUT = ("hget", "hmget", "xrange", "xrevrange", "xread", "xpending", "xinfo|groups", "evalsha", "set", "persist",
              "unlink", "hset", "hincrby", "sadd", "xadd", "xack", "xdel", "xclaim", "xautoclaim",
              "xreadgroup")  # fmt: skip
-_TRAIN = ("exists", "del", "hdel", "hsetnx", "rpush", "srem", "srandmember", "pexpire", "multi", "exec",
+_TRAIN = ("exists", "del", "hdel", "scard", "hsetnx", "rpush", "srem", "srandmember", "pexpire", "multi", "exec",
           "xgroup|create", "xsetid")  # fmt: skip
 
 _COMMANDS: dict[Role, tuple[str, ...]] = {

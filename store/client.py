@@ -38,6 +38,7 @@ class Store:
         runs = Runs(link, keys)
         self.open_run = runs.open_run
         self.meta = runs.meta
+        self.set_limits = runs.set_limits
         self.set_phase = runs.set_phase
         self.phase = runs.phase
         self.counters = runs.counters
@@ -55,6 +56,7 @@ class Store:
         self.problem_rows = problems.problem_rows
 
         self.issue = tickets.issue
+        self.room = tickets.room
         self.take = tickets.take
         self.renew = tickets.renew
         self.give_back = tickets.give_back

@@ -39,6 +39,13 @@ class StoreConfig(Section):
     payload_ttl_s: int = Field(6 * 3600, ge=60)
     """Seconds after which a payload whose commit never finished is forgotten."""
 
+    max_groups: int = Field(1_000_000, ge=1)
+    """Most groups that the pool and the open tickets may come to. At the limit tickets wait; nothing is dropped."""
+
+    max_payload_mib: int = Field(16_384, ge=1)
+    """Most MiB of payloads in the pool, those that open tickets will bring included, at the mean size of a group.
+    At the limit tickets wait; nothing is dropped. Before the first group, nothing is known of their size."""
+
     patience_s: float = Field(120.0, ge=0)
     """Seconds for which a client retries a store that does not answer, saying so, before it gives up."""
 

@@ -41,5 +41,6 @@ redis.call('XACK', KEYS[1], ARGV[1], id)
 redis.call('XDEL', KEYS[1], id)
 redis.call('HINCRBY', KEYS[2], 'committed', 1)
 redis.call('HINCRBY', KEYS[2], 'live_bytes', ARGV[11])
+redis.call('HINCRBY', KEYS[2], 'payload_bytes', ARGV[11])
 if ARGV[6] ~= '0' then redis.call('HINCRBY', KEYS[2], 'errors', ARGV[6]) end
 return 1
