@@ -89,12 +89,12 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _pool_holds_a_batch(self) -> Self:
-        every, batch = self.learner.checkpoint_every, self.learner.groups_per_step
-        if self.store.max_groups < (every + 1) * batch:
+        least = self.learner.checkpoint_every * self.learner.groups_per_step
+        if self.store.max_groups < least:
             raise ValueError(
-                f"store.max_groups is {self.store.max_groups} but must be ≥ {(every + 1) * batch} "
-                f"(= (learner.checkpoint_every + 1) · learner.groups_per_step): groups that were trained on stay until "
-                "a checkpoint, and the pool would be full before it holds another batch"
+                f"store.max_groups is {self.store.max_groups} but must be ≥ {least} (= learner.checkpoint_every · "
+                "learner.groups_per_step): groups that were trained on stay until a checkpoint, and the pool would be "
+                "full before it holds the last batch before one"
             )
         return self
 
