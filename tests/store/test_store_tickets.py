@@ -161,6 +161,25 @@ def test_commits_made_together_are_each_answered_for_themselves(server: Embedded
     play(server, body)
 
 
+def test_one_groups_fault_is_not_that_of_those_committed_with_it(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        await store.issue(["p"] * 3, limit=3)
+        tickets = await store.take("a", 3)
+        impossible = Ticket("99999999999999999999-1", "p")
+        never = Ticket("1-1", "p")
+        made = [group(ticket, [1, 0]) for ticket in (tickets[0], impossible, tickets[1], never, tickets[2], tickets[2])]
+        outcomes = await asyncio.gather(*(store.commit("a", one) for one in made))
+        assert outcomes == ["committed", "duplicate", "committed", "duplicate", "committed", "duplicate"]
+        counters = await store.counters()
+        assert (counters["committed"], counters["duplicate"]) == (3, 3)
+        found = await store.problem("p")
+        assert found is not None
+        assert (found[1].attempts, found[1].successes, found[1].groups) == (6, 3, 3)
+
+    play(server, body)
+
+
 def test_a_group_for_another_problem_than_its_tickets_is_not_counted(server: EmbeddedServer) -> None:
     async def body(store: Store, _: Opened) -> None:
         await store.add_problems(problems("p", "q"))
