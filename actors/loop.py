@@ -214,10 +214,8 @@ async def run_actor(settings: ActorSettings) -> None:
     """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
     from transformers import AutoTokenizer
 
-    store = await Store.connect(
-        settings.store_url, settings.run, settings.store_password, settings.lease_s,
-        patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s,
-    )  # fmt: skip
+    where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
+    store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
     try:
         snapshot = None
         began = said = time.monotonic()
