@@ -34,6 +34,8 @@ class ActorSettings:
     store_url: str
     store_password: str | None
     lease_s: float
+    patience_s: float
+    payload_ttl_s: int
     model: Path
     actor: ActorConfig
     sampling: SamplingConfig
@@ -212,7 +214,8 @@ async def run_actor(settings: ActorSettings) -> None:
     """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
     from transformers import AutoTokenizer
 
-    store = await Store.connect(settings.store_url, settings.run, settings.store_password, lease_s=settings.lease_s)
+    where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
+    store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
     try:
         snapshot = None
         began = said = time.monotonic()

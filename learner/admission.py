@@ -12,6 +12,9 @@ from learner.config import AdmissionConfig
 def ticket_limit(step: int, groups_per_step: int, config: AdmissionConfig) -> int:
     """Largest issued − refunded once `step` steps are published: ceil((step + max_lag + 1)·B / samples_per_insert).
 
+    tests/learner/test_admission_model.py visits every interleaving of small machines: none is a deadlock, with prompt
+    actors no group is older than max_lag, and with one ticket more some would be.
+
     >>> ticket_limit(0, 64, AdmissionConfig(max_lag=0))
     64
     """

@@ -208,6 +208,8 @@ class LearnerSettings:
     group_size: int
     seed: int = 0
     """Of drawing and of the order of problems."""
+    patience_s: float = 120.0
+    """For how long an absent store is waited for."""
 
 
 def _boundary_at_prior(a: float, b: float, k: int) -> float:

@@ -37,7 +37,8 @@ def run_learner(settings: LearnerSettings) -> None:
     Raises:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
     """
-    with _sigterm() as asked_to_stop, StoreThread(settings.store_url, settings.run, settings.store_password) as line:
+    where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
+    with _sigterm() as asked_to_stop, StoreThread(*where) as line:
         ranks = Ranks()
         if ranks.first:
             _check_run(settings, line)

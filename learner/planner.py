@@ -53,6 +53,9 @@ class Planner:
         self._rng = np.random.default_rng([settings.seed, 2])
         self._arrived: list[GroupEntry] = []
         self._last_arrival = clock()
+        self._absences = 0
+        self._held = ""
+        self._full_since = math.inf
         self._said = clock()
         self.version = 0
         self.step = 0
@@ -175,19 +178,21 @@ class Planner:
             self._mirror.remove(ids)
 
     def _issue(self, announced_step: int, gates: Gates) -> None:
-        """Issue up to the limit; nothing once no gate is open."""
+        """Issue up to the limit and what the pool has room for; nothing once no gate is open."""
         learner, config = self._settings.learner, self._settings.admission
         # Beyond the run's own need only one batch more, to choose from: what the last step leaves over is wasted.
         need = math.ceil(learner.steps * learner.groups_per_step / config.samples_per_insert)
         limit = min(ticket_limit(announced_step, learner.groups_per_step, config), need + learner.groups_per_step)
-        counters = self._line.call(self._line.store.counters())
-        room = limit - (counters["issued"] - counters["refunded"])
+        room, self._held = self._line.call(self._line.store.room(limit))
         if room > 0 and gates.open.any():
             chosen = self._admission.choose(room, gates.open)
             self._line.call(self._line.store.issue([self._mirror.ids[i] for i in chosen], limit))
 
     def _give_up_or_say(self, have: int, wanted: int, pending: int, leased: int, gates: Gates) -> None:
         now, stall_s = self._clock(), self._settings.learner.stall_s
+        absences = self._line.store.link.absences
+        if absences > self._absences:  # while the store is away, no actor can be late
+            self._absences, self._last_arrival = absences, now
         if not self._mirror.ids:
             raise VergeError(f"run {self._settings.run!r} has no problems; add some before the learner starts")
         if not gates.open.any() and not pending:
@@ -199,6 +204,12 @@ class Planner:
         if self._fruitless.over and not have:
             raise VergeError(
                 f"{self._fruitless.arrived} groups arrived since step {self.step} and not one teaches anything; {HINT}"
+            )
+        self._full_since = min(self._full_since, now) if self._held and not pending else math.inf
+        if now - self._full_since > SAY_WHY_EVERY_S:  # no ticket is out, and without a step nothing leaves the pool
+            raise VergeError(
+                f"step {self.step + 1} has {have} of {wanted} groups and will never have more: {self._held}, and groups"
+                " that were trained on stay until a checkpoint; raise it or lower learner.checkpoint_every"
             )
         if now - self._last_arrival > stall_s:
             raise VergeError(
@@ -213,6 +224,8 @@ class Planner:
         since = f"{len(self._arrived)} groups arrived since the last step"
         if not self._line.call(self._line.store.actors()):
             return f"no actor has started yet ({pending} tickets wait)"
+        if self._held:
+            return f"{self._held}: {pending} tickets are out, {leased} of them with an actor; {since}"
         if pending == 0:
             return f"{since}, and no ticket is out: {int(gates.open.sum())} of {len(gates.gate)} problems are active"
         return f"{pending} tickets are out, {leased} of them with an actor; {since}"

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from store.client import Store
+from store.client import PATIENCE_S, Store
 from store.errors import VergeError
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class StoreThread:
     With `hold(token)` it also keeps the learner's lock: `check()` raises once the lock was lost.
     """
 
-    def __init__(self, url: str, run: str, password: str | None) -> None:
+    def __init__(self, url: str, run: str, password: str | None, patience_s: float = PATIENCE_S) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="store", daemon=True)
         self._thread.start()
@@ -35,7 +35,7 @@ class StoreThread:
         self._token = ""
         self._keeper: Future[None] | None = None
         try:
-            self.store: Store = self.call(Store.connect(url, run, password))
+            self.store: Store = self.call(Store.connect(url, run, password, patience_s=patience_s))
         except BaseException:
             self._stop()
             raise

@@ -87,6 +87,17 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _pool_holds_a_batch(self) -> Self:
+        least = self.learner.checkpoint_every * self.learner.groups_per_step
+        if self.store.max_groups < least:
+            raise ValueError(
+                f"store.max_groups is {self.store.max_groups} but must be ≥ {least} (= learner.checkpoint_every · "
+                "learner.groups_per_step): groups that were trained on stay until a checkpoint, and the pool would be "
+                "full before it holds the last batch before one"
+            )
+        return self
+
     @property
     def run_folder(self) -> Path:
         """The run's folder."""

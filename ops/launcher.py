@@ -95,7 +95,7 @@ class _Launch:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        store = await Store.connect(*_connection(self._config), lease_s=self._config.store.lease_s)
+        store = await Store.connect(*_connection(self._config), patience_s=self._config.store.patience_s)
         try:
             await enter_store(store, self._config, self._prepared)
             await store.set_phase("running")

@@ -61,6 +61,7 @@ async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> No
             **{f"config:{name}": value for name, value in fingerprint_fields(config).items()},
         }
     )
+    await store.set_limits(config.store.max_groups, config.store.max_payload_mib << 20)
     await store.add_problems(prepared.problems.train)
     if await store.manifest() is None:
         from learner.publish import manifest_of

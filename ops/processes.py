@@ -22,7 +22,7 @@ def run_learner_process(run: Path) -> None:
     prepared = prepare(config)
 
     async def enter() -> None:
-        store = await Store.connect(url, config.name, password)
+        store = await Store.connect(url, config.name, password, patience_s=config.store.patience_s)
         try:
             await enter_store(store, config, prepared)
         finally:
@@ -46,6 +46,7 @@ def run_learner_process(run: Path) -> None:
             temperature=config.sampling.temperature,
             group_size=config.sampling.group_size,
             seed=config.seed,
+            patience_s=config.store.patience_s,
         )
     )
 
@@ -65,6 +66,8 @@ def run_actor_process(run: Path, name: str | None) -> None:
         store_url=url,
         store_password=password,
         lease_s=config.store.lease_s,
+        patience_s=config.store.patience_s,
+        payload_ttl_s=config.store.payload_ttl_s,
         model=resolve_model(config.model.path),
         actor=config.actor,
         sampling=config.sampling,

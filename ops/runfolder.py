@@ -6,8 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 from ops.config import RunConfig, fingerprint_fields, load_config, parse_config
+from store.config import StoreConfig
 from store.errors import VergeError
 from store.server import EmbeddedServer, live_server
 
@@ -100,13 +102,24 @@ def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
         if server is None:
             raise VergeError(f"the embedded store of {config.run_folder} is not running; `verge up` starts it")
         return server.url, server.password
+    url = config.store.url + _tls_query(config.store)
     if config.store.password_file is None:
-        return config.store.url, None
+        return url, None
     try:
         lines = config.store.password_file.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise VergeError(f"store.password_file {config.store.password_file}: {error.strerror}") from None
-    return config.store.url, lines[0] if lines else ""
+    return url, lines[0] if lines else ""
+
+
+def _tls_query(store: StoreConfig) -> str:
+    """The TLS files as redis-py reads them from a URL, so that one string says how the store is reached."""
+    files = {"ca_file": "ssl_ca_certs", "cert_file": "ssl_certfile", "key_file": "ssl_keyfile"}
+    named = {name: path for name in files if (path := getattr(store, name)) is not None}
+    for name, path in named.items():
+        if not path.is_file():
+            raise VergeError(f"store.{name} {path}: no such file")
+    return "?" + urlencode({files[name]: path for name, path in named.items()}) if named else ""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -14,8 +14,12 @@ from rich.table import Table
 from ops.config import RunConfig
 from ops.runfolder import open_config, store_of
 from store import queries
+from store.acl import Role, rules
+from store.backup import export_run, import_run
 from store.client import Store
 from store.errors import VergeError
+from store.keys import Keys
+from store.statefile import check_state
 
 app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
 
@@ -74,20 +78,60 @@ def problem(
     Console(file=sys.stdout).print(table)
 
 
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="The file to write; one that exists is replaced.", show_default=False)],
+    run: RunPath,
+) -> None:
+    """Write every fact of a run into one file, also while it trains. Weights and checkpoints stay where they are."""
+    records = _ask(run, lambda store, _: export_run(store, file))
+    print(f"{file}: {records} records, {file.stat().st_size} bytes")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file that `verge state export` wrote.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="The TOML file of the empty run to fill.", show_default=False)],
+) -> None:
+    """Fill an empty run from an exported file, ready to be asked; to train on, copy checkpoints and weights too."""
+    config = open_config(run)
+    check_state(file)  # before a store is made for it
+    if config.store.url is None:
+        (config.run_folder / "store").mkdir(parents=True, exist_ok=True)
+    records = _with_store(config, lambda store: import_run(store, file))
+    print(f"run {config.name}: {records} records imported from {file}")
+
+
+@app.command()
+def acl(run: RunPath) -> None:
+    """Print one ACL SETUSER per role: actor, learner, reader. Each still needs a password, as a rule `>password`."""
+    keys = Keys(open_config(run).name)
+    for role in get_args(Role):
+        print(" ".join(["ACL SETUSER", f"{keys.run}-{role}", "on", *rules(keys, role)]))
+
+
 def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:
     config = open_config(run)
+
+    async def ask(store: Store) -> Any:
+        if not await store.meta():
+            raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
+        return await question(store, _gate(config))
+
+    return _with_store(config, ask)
+
+
+def _with_store(config: RunConfig, work: Callable[[Store], Awaitable[Any]]) -> Any:
     with store_of(config) as (url, password):
 
-        async def ask() -> Any:
+        async def connected() -> Any:
             store = await Store.connect(url, config.name, password, patience_s=5.0)
             try:
-                if not await store.meta():
-                    raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
-                return await question(store, _gate(config))
+                return await work(store)
             finally:
                 await store.close()
 
-        return asyncio.run(ask())
+        return asyncio.run(connected())
 
 
 def _gate(config: RunConfig) -> queries.Gate:

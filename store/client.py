@@ -38,6 +38,7 @@ class Store:
         runs = Runs(link, keys)
         self.open_run = runs.open_run
         self.meta = runs.meta
+        self.set_limits = runs.set_limits
         self.set_phase = runs.set_phase
         self.phase = runs.phase
         self.counters = runs.counters
@@ -55,6 +56,7 @@ class Store:
         self.problem_rows = problems.problem_rows
 
         self.issue = tickets.issue
+        self.room = tickets.room
         self.take = tickets.take
         self.renew = tickets.renew
         self.give_back = tickets.give_back
@@ -96,7 +98,8 @@ class Store:
         """Connect to the server and see that it answers and is new enough; the run need not exist.
 
         Args:
-            url: redis://[user@]host:port/db, rediss:// for TLS, or unix://path.
+            url: redis://[user@]host:port/db, rediss:// for TLS, or unix://path;
+                any node of a cluster, which is then followed.
             lease_s: seconds after which a ticket that is not renewed goes to another actor.
             patience_s: seconds for which an absent server is waited for.
             payload_ttl_s: seconds after which the payload of an unfinished commit is forgotten.
@@ -112,6 +115,8 @@ class Store:
             version = str(info.get("redis_version", "0.0"))
             if tuple(map(int, version.split(".")[:2])) < _OLDEST_SERVER:
                 raise VergeError(f"the store at {link.name} is Redis {version}, must be 7.0 or newer")
+            if info.get("redis_mode") == "cluster":
+                await link.follow_cluster()
         except BaseException:
             await link.close()
             raise

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgpack
 from redis import exceptions
 
 from store.keys import Keys
-from store.link import Argument, Link
+from store.link import AWAY, Argument, Link
 from store.runs import CONSUMERS
 from store.wire import RolloutGroup
 
@@ -36,7 +37,7 @@ class _Attempt:
 class Commits:
     """A queue of attempts, sent in batches by one task while there are any.
 
-    waiting ──▶ payload SET with expiry, commit.lua ──▶ answered ──▶ payload PERSIST, with the next batch
+    waiting ──▶ payloads SET with expiry, one commit.lua ──▶ answered ──▶ payload PERSIST, with the next batch
 
     Killed before the script, nothing counts and the payload expires. Killed after it, the group counts; its payload
     keeps the expiry if the last step was not reached, and the group is lost only if nobody draws it before.
@@ -112,17 +113,27 @@ class Commits:
         pipe = redis.pipeline(transaction=False)
         for attempt in batch:
             pipe.set(self._keys.payload(attempt.payload_id), attempt.payload, ex=self._payload_ttl_s)
-        for attempt in batch:
-            keys, arguments = self._call(attempt)
-            pipe.evalsha(script.sha, len(keys), *keys, *arguments)
+        if self._link.is_cluster:  # payloads go to other nodes than the script, which must not overtake them
+            written = await pipe.execute()
+            pipe = redis.pipeline(transaction=False)
         for key, committed in settled:
-            pipe.persist(key) if committed else pipe.unlink(key)
+            # Not pipe.unlink: in redis-py's pipeline of a cluster that is a coroutine, which nobody would await.
+            pipe.execute_command("PERSIST" if committed else "UNLINK", key)
+        if batch:
+            pipe.execute_command(script.command, script.sha, *self._arguments(batch))
         replies = await pipe.execute(raise_on_error=False)
-        written, scripted = replies[: len(batch)], replies[len(batch) : 2 * len(batch)]
-        if any(isinstance(reply, exceptions.NoScriptError) for reply in scripted):
-            await redis.script_load(script.script)
+        if not batch:
+            return []
+        scripted = replies[-1]
+        if isinstance(scripted, AWAY):  # one node's; of a single server it is raised
+            raise scripted
+        if isinstance(scripted, exceptions.NoScriptError):
+            await redis.script_load(script.text)
             return await self._send(batch, [], redis)
-        return [self._outcome(*pair) for pair in zip(written, scripted, strict=True)]
+        if not self._link.is_cluster:
+            written = replies[: len(batch)]
+        outcomes = [scripted] * len(batch) if isinstance(scripted, Exception) else scripted
+        return [self._outcome(*pair) for pair in zip(written, outcomes, strict=True)]
 
     def _outcome(self, written: Any, scripted: Any) -> bool | Exception:
         for reply in (scripted, written):
@@ -130,19 +141,18 @@ class Commits:
                 return self._link.in_words(reply)
         return bool(scripted)
 
-    def _call(self, attempt: _Attempt) -> tuple[list[str], list[Argument]]:
-        keys, group = self._keys, attempt.group
-        evidence = group.evidence
-        versions = [span.version for item in evidence for span in item.spans]
-        tokens = sum(len(item.token_ids) for item in evidence)
-        return (
-            [
-                keys.tickets, keys.counters, keys.groups, keys.live, keys.meta, keys.problem(group.problem_id),
-                keys.group(group.id),
-            ],
-            [
-                CONSUMERS, group.id, group.problem_id, len(evidence), group.correct,
-                len(group.completions) - len(evidence), min(versions), max(versions), tokens,
+    def _arguments(self, batch: Sequence[_Attempt]) -> list[Argument]:
+        """The number of keys, the keys, and the arguments of commit.lua."""
+        keys = self._keys
+        named = [keys.tickets, keys.counters, keys.groups, keys.live]
+        facts = []
+        for attempt in batch:
+            group, evidence = attempt.group, attempt.group.evidence
+            versions = [span.version for item in evidence for span in item.spans]
+            named += [keys.problem(group.problem_id), keys.group(group.id)]
+            facts.append([
+                group.id, group.problem_id, len(evidence), group.correct, len(group.completions) - len(evidence),
+                min(versions), max(versions), sum(len(item.token_ids) for item in evidence),
                 attempt.payload_id, len(attempt.payload),
-            ],
-        )  # fmt: skip
+            ])  # fmt: skip
+        return [len(named), *named, CONSUMERS, keys.meta, msgpack.packb(facts)]

@@ -113,7 +113,7 @@ class Groups:
     async def _delete(self, garbage: Sequence[bytes], redis: Any) -> None:
         pipe = redis.pipeline(transaction=False)
         for payload_id in garbage:
-            pipe.unlink(self._keys.payload(payload_id.decode()))
+            pipe.execute_command("UNLINK", self._keys.payload(payload_id.decode()))
         await pipe.execute()
         await redis.srem(self._keys.garbage, *garbage)
 

@@ -50,6 +50,8 @@ class Keys:
         """Capped stream: the same, with history."""
         self.learner = prefix + "learner"
         """String with expiry: the token of the one live learner."""
+        self.importing = prefix + "importing"
+        """String: the checksum of the file that is being imported; gone when the import is complete."""
         self.actors = prefix + "actors"
         """Hash: actor → JSON heartbeat."""
 

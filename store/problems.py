@@ -14,8 +14,8 @@ from store.wire import MAX_TEXT, Message, Problem, ProblemFacts
 
 T = TypeVar("T")
 
-_TEXT = ("prompt", "verifier", "answer", "tags")
-_FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
+TEXT = ("prompt", "verifier", "answer", "tags")
+FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
 _CHUNK = 500
 _FACTS_CHUNK = 1000  # a script is not interrupted: longer ones would make commits wait
 
@@ -48,14 +48,14 @@ class Problems:
 
     async def problem(self, problem_id: str) -> tuple[Problem, ProblemFacts] | None:
         """A problem and what is known of it; None when the run does not have it."""
-        fields = [*_TEXT, *_FACTS]
+        fields = [*TEXT, *FACTS]
         row = await self._link.call(lambda redis: redis.hmget(self._keys.problem(problem_id), fields))
         if row[0] is None:
             return None
-        prompt, verifier, answer, tags = (value.decode() for value in row[: len(_TEXT)])
+        prompt, verifier, answer, tags = (value.decode() for value in row[: len(TEXT)])
         return (
             Problem(problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags))),
-            _facts(row[len(_TEXT) :]),
+            _facts(row[len(TEXT) :]),
         )
 
     async def problem_ids(self, start: int = 0) -> list[str]:
@@ -65,7 +65,7 @@ class Problems:
 
     async def problem_facts(self, problem_ids: Sequence[str]) -> list[ProblemFacts]:
         """What is known of many problems, aligned with `problem_ids`."""
-        return [_facts(row) for row in await self.problem_rows(problem_ids, _FACTS)]
+        return [_facts(row) for row in await self.problem_rows(problem_ids, FACTS)]
 
     async def problem_rows(self, problem_ids: Sequence[str], fields: Sequence[str]) -> list[list[Any]]:
         """Fields of many problems as raw bytes (False: not there): one row per id."""

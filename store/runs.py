@@ -17,7 +17,7 @@ Phase = Literal["running", "done", "failed"]
 
 COUNTERS = (
     "issued", "refunded", "committed", "duplicate", "refused", "poisoned", "drawn", "used", "expired", "zero_mass",
-    "lost_payload", "rolled_back", "errors", "undecodable", "live_bytes",
+    "lost_payload", "rolled_back", "errors", "undecodable", "live_bytes", "payload_bytes",
 )  # fmt: skip
 _REQUIRED = ("fingerprint", "gamma", "group_size")
 _CONFIG = "config:"
@@ -65,6 +65,11 @@ class Runs:
         """What the run was opened with; {} when it does not exist."""
         found = await self._link.call(lambda redis: redis.hgetall(self._keys.meta))
         return {field.decode(): value.decode() for field, value in found.items()}
+
+    async def set_limits(self, max_groups: int, max_payload_bytes: int) -> None:
+        """Bound the pool: `issue` holds tickets back when what they yield would not fit. Nothing is ever dropped."""
+        limits = {"max_groups": max_groups, "max_payload_bytes": max_payload_bytes}
+        await self._link.call(lambda redis: redis.hset(self._keys.meta, mapping=limits))
 
     async def set_phase(self, phase: Phase, reason: str = "") -> None:
         """Say whether the run goes on: its end is an event, never inferred."""

@@ -19,6 +19,11 @@ REFUSED_LOG = 10_000
 _GIVEN_BACK_MS = 365 * 24 * 3600 * 1000
 _LOOK_AGAIN_MS = 500
 
+_HELD = {
+    "groups": "the pool and the open tickets are at store.max_groups",
+    "bytes": "the pool and what the open tickets will bring are at store.max_payload_mib",
+}
+
 Committed = Literal["committed", "duplicate", "refused"]
 
 
@@ -51,13 +56,25 @@ class Tickets:
     async def issue(self, problem_ids: Sequence[str], limit: int) -> int:
         """Add tickets for the first problems while issued − refunded < limit; returns how many were added.
 
+        Fewer, too, while the pool and the open tickets are at the limits of `set_limits`.
+
         Raises:
             VergeError: the run does not have one of the problems; nothing is issued then.
         """
         if not problem_ids:
             return 0
-        keys = [self._keys.tickets, self._keys.counters, self._keys.issued, *map(self._keys.problem, problem_ids)]
-        return int(await self._link.run("issue", keys, [secrets.token_hex(8), limit, *problem_ids]))
+        added, _, _ = await self._issue(problem_ids, limit)
+        return int(added)
+
+    async def room(self, limit: int) -> tuple[int, str]:
+        """(tickets that `issue` would add now, which limit of the pool holds them back: "" when none does)."""
+        _, room, nearest = await self._issue((), limit)
+        return int(room), "" if room else _HELD.get(nearest.decode(), "")
+
+    async def _issue(self, problem_ids: Sequence[str], limit: int) -> Any:
+        keys = self._keys
+        names = [keys.tickets, keys.counters, keys.issued, keys.live, *map(keys.problem, problem_ids)]
+        return await self._link.run("issue", names, [secrets.token_hex(8), limit, keys.meta, *problem_ids])
 
     async def take(self, consumer: str, count: int, block_ms: int = 0) -> list[Ticket]:
         """Lease up to `count` tickets: first those whose lease ran out, then new ones.

@@ -1,9 +1,11 @@
 """The loop against a real store, with an actor that really samples: it learns, resumes, and says why it stops."""
 
+import asyncio
 import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from learner.config import (
 )
 from learner.loop import run_learner
 from learner.store_thread import StoreThread
+from store.audit import audit
 from store.errors import VergeError
 from store.server import EmbeddedServer
 from tests.learner.scripted import ScriptedActor, problems, tiny_llama
@@ -172,6 +175,49 @@ def test_sigterm_checkpoints_and_leaves_the_run_open(settings: LearnerSettings) 
     assert newest is not None
     assert newest.step == steps
     assert (settings.run_dir / "checkpoints" / "latest").read_text() == f"step-{steps:07d}"
+
+
+def test_learner_and_actor_wait_aloud_while_the_store_is_away_and_go_on(
+    settings: LearnerSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away for VERGE_AWAY_S seconds (30 in the failure matrix of the design; 1.5 here, so that the test is fast)."""
+    away_s = float(os.environ.get("VERGE_AWAY_S", "1.5"))
+    monkeypatch.setattr("store.link._SAY_EVERY_S", away_s / 5)
+    server = EmbeddedServer(tmp_path, fsync="always")
+    trained, ended = threading.Event(), threading.Event()
+
+    def outage() -> None:  # one thread starts the second server and outlives it, or the kernel would end it
+        assert trained.wait(60)
+        os.kill(server.pid, signal.SIGKILL)
+        time.sleep(away_s)
+        server.start()
+        ended.wait()
+        server.stop()
+
+    settings = replace(with_learner(settings, steps=8), store_url=server.start().url, store_password=server.password)
+    thread = threading.Thread(target=outage, daemon=True)
+    thread.start()
+    with open_run(settings) as line:
+        watch = line.start(_when_trained(line, 3, trained))
+        actor = train(settings)
+        watch.result(1)
+        history = line.call(line.store.dynamics_history(100))
+        found = line.call(audit(line.store))
+        phase = line.call(line.store.phase())
+    ended.set()
+    thread.join()
+    assert [row["step"] for row in history] == list(range(1, 9))
+    assert phase == ("done", "all 8 steps are taken")
+    assert (found.duplicated, found.miscounted, found.unbalanced, found.unreadable) == ((), (), (), ())
+    assert actor.versions == sorted(actor.versions)
+    said = capfd.readouterr().err
+    assert said.count(f"store: waiting for {settings.store_url} for ") >= 2, "the actor's client and the learner's"
+
+
+async def _when_trained(line: StoreThread, steps: int, trained: threading.Event) -> None:
+    while (await line.store.dynamics()).get("step", 0) < steps:
+        await asyncio.sleep(0.05)
+    trained.set()
 
 
 def test_a_second_learner_is_refused(settings: LearnerSettings) -> None:

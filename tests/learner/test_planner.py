@@ -1,5 +1,8 @@
 """Rank 0's decisions against a real store, with groups that are committed by hand."""
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +164,50 @@ def test_a_store_in_which_nothing_arrives_is_given_up_after_stall_s(bench: Bench
     bench.time_s = 31.0
     with pytest.raises(VergeError, match="no group arrived for 31 s"):
         bench.look()
+
+
+def test_the_time_for_which_the_store_was_away_is_not_held_against_the_actors(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        bench = Bench(server, tmp_path)
+        bench.look()
+        os.kill(server.pid, signal.SIGKILL)
+        waiting = bench.line.start(bench.store.counters())
+        while server.alive:
+            time.sleep(0.01)
+        server.start()
+        waiting.result(10)
+        bench.time_s = 40.0
+        bench.look()
+        bench.time_s = 69.0
+        bench.look()
+        bench.time_s = 71.0
+        with pytest.raises(VergeError, match="no group arrived for 31 s"):
+            bench.look()
+        bench.line.close()
+
+
+def test_a_pool_that_is_full_holds_tickets_back_and_one_that_can_never_empty_ends_the_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.line.call(bench.store.set_limits(3, 1 << 30))
+    bench.line.call(bench.store.beat("hand", {}))
+    bench.look()
+    assert bench.counters()["issued"] == 3, "not the 20 of the admission limit"
+    bench.commit([1, 2])
+    bench.time_s = 6.0
+    bench.look()
+    assert bench.counters()["issued"] == 3
+    said = "have 2 of 4 groups for step 1, because the pool and the open tickets are at store.max_groups: 1 tickets"
+    assert said in capsys.readouterr().err
+    bench.commit([3])
+    bench.look()
+    bench.time_s = 12.0
+    with pytest.raises(VergeError, match=r"step 1 has 3 of 4 groups and will never .*at store.max_groups.*; raise it"):
+        bench.look()
+    bench.line.call(bench.store.set_limits(4, 1 << 30))
+    bench.look()
+    bench.commit([1])
+    assert bench.look() is not None
 
 
 def test_the_planner_continues_from_its_state_with_the_same_draws(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ def test_an_override_is_read_as_toml_and_else_as_a_string() -> None:
         ({"lerner": {}}, "unknown key lerner; did you mean learner?"),
         ({"model": {}}, "model.path is missing"),
         ({"evaluation": {"method": "sampled", "k": [128]}}, "raise samples_per_problem or lower k"),
+        (
+            {"store": {"max_groups": 100}},
+            "store.max_groups is 100 but must be ≥ 1600 (= learner.checkpoint_every",
+        ),
         ({"sampling": {"group_size": 2}, "objective": {"advantage": "passk"}}, "sampling.group_size is 2, but passk"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 from store.client import Store
 from store.server import EmbeddedServer
 from store.wire import Completion, Problem, RolloutGroup, Span, Ticket, Verdict
+from tests.store.cluster import Cluster
 
 META = {"fingerprint": "f00", "gamma": "0.9", "group_size": "4"}
 _RUNS = itertools.count()
@@ -38,10 +39,20 @@ def group(ticket: Ticket, outcomes: Sequence[int | Verdict], version: int = 0, t
     return RolloutGroup(ticket.id, ticket.problem_id, np.arange(5, dtype=np.int32), completions)
 
 
+async def stored_keys(store: Store, pattern: str) -> list[bytes]:
+    """The keys of a pattern, on whatever node they are."""
+    return list(await store.link.redis.keys(pattern, **everywhere(store, "primaries")))
+
+
+def everywhere(store: Store, nodes: str = "all") -> dict[str, Any]:
+    """What makes a command go to all nodes, where there are several."""
+    return {"target_nodes": nodes} if store.link.is_cluster else {}
+
+
 class Opened:
     """Connects further clients to the run of a scenario, and closes them at its end."""
 
-    def __init__(self, server: EmbeddedServer, run: str, stack: AsyncExitStack) -> None:
+    def __init__(self, server: EmbeddedServer | Cluster, run: str, stack: AsyncExitStack) -> None:
         self.server = server
         self.run = run
         self._stack = stack
@@ -53,7 +64,7 @@ class Opened:
         return store
 
 
-def play(server: EmbeddedServer, body: Callable[[Store, Opened], Awaitable[None]], **settings: Any) -> None:
+def play(server: EmbeddedServer | Cluster, body: Callable[[Store, Opened], Awaitable[None]], **settings: Any) -> None:
     """Run the async body of a test on a new run of the server; `settings` are Store.connect's."""
 
     async def run() -> None:

@@ -9,7 +9,7 @@ from gating import posterior
 from store.client import Store
 from store.server import EmbeddedServer
 from store.wire import RolloutGroup, encode_group
-from tests.store.scripted import META, Opened, group, play, problems
+from tests.store.scripted import META, Opened, group, play, problems, stored_keys
 
 GAMMA = float(META["gamma"])
 
@@ -93,7 +93,7 @@ def test_each_end_of_a_group_refunds_unless_it_was_used(server: EmbeddedServer) 
             "used": 2, "expired": 3, "zero_mass": 1, "lost_payload": 1, "refunded": 5,
         }  # fmt: skip
         assert [entry.id for entry, _, _ in await store.live_groups()] == ids[7:]
-        assert len(await store.link.redis.keys(store.keys.payload("*"))) == 1
+        assert len(await stored_keys(store, store.keys.payload("*"))) == 1
         assert counters["live_bytes"] == len(encode_group(made[7]))
         assert len(await store.entries()) == 8, "the log keeps every group"
 
@@ -109,9 +109,9 @@ def test_payloads_that_a_dead_retirer_left_are_deleted_by_the_next(server: Embed
         await store.link.run(
             "retire", [keys.live, keys.counters, keys.used_at, keys.garbage, keys.group(first.id)], ["used", first.id]
         )
-        assert len(await store.link.redis.keys(keys.payload("*"))) == 2
+        assert len(await stored_keys(store, keys.payload("*"))) == 2
         await store.retire([second.id], "used")
-        assert await store.link.redis.keys(keys.payload("*")) == []
+        assert await stored_keys(store, keys.payload("*")) == []
         assert await store.link.redis.exists(keys.garbage) == 0
 
     play(server, body)

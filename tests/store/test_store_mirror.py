@@ -8,7 +8,7 @@ from store.client import Store
 from store.errors import VergeError
 from store.mirror import Mirror
 from store.server import EmbeddedServer
-from tests.store.scripted import Opened, group, play, problems
+from tests.store.scripted import Opened, group, play, problems, stored_keys
 
 NAMES = ("attempts", "successes", "evidence_a", "evidence_b", "version", "groups")
 
@@ -134,11 +134,11 @@ def test_a_mirror_loads_anew_when_the_store_lost_what_it_had_seen(server: Embedd
         await roll_out(store, rng, ["p", "q"], 5)
         mirror = Mirror(store)
         await mirror.sync()
-        dump = {key: await store.link.redis.dump(key) for key in await store.link.redis.keys(f"*{store.keys.run}*")}
+        dump = {key: await store.link.redis.dump(key) for key in await stored_keys(store, f"*{store.keys.run}*")}
         await roll_out(store, rng, ["p", "q"], 5)
         await mirror.sync()
         assert len(mirror.pool) == 10
-        await store.link.redis.delete(*await store.link.redis.keys(f"*{store.keys.run}*"))
+        await store.link.redis.delete(*await stored_keys(store, f"*{store.keys.run}*"))
         for key, value in dump.items():
             await store.link.redis.restore(key, 0, value)
         await roll_out(store, rng, ["p", "q"], 2)

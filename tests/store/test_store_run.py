@@ -121,20 +121,20 @@ def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> No
 def test_two_learners_at_once_are_refused(server: EmbeddedServer) -> None:
     async def body(store: Store, opened: Opened) -> None:
         other = await opened.connect()
-        assert await store.acquire_learner("one", 0.3)
-        assert not await other.acquire_learner("two", 0.3)
-        assert await store.acquire_learner("one", 0.3), "the holder may ask again"
-        await asyncio.sleep(0.2)
-        assert await store.renew_learner("one", 0.3)
-        await asyncio.sleep(0.2)
-        assert not await other.acquire_learner("two", 0.3)
+        assert await store.acquire_learner("one", 0.8)
+        assert not await other.acquire_learner("two", 0.8)
+        assert await store.acquire_learner("one", 0.8), "the holder may ask again"
+        await asyncio.sleep(0.5)
+        assert await store.renew_learner("one", 0.8)
+        await asyncio.sleep(0.5)
+        assert not await other.acquire_learner("two", 0.8)
         await other.release_learner("two")
-        assert not await other.acquire_learner("two", 0.3)
+        assert not await other.acquire_learner("two", 0.8)
         await store.release_learner("one")
         assert await other.acquire_learner("two", 0.05)
         await asyncio.sleep(0.1)
-        assert await store.acquire_learner("one", 0.3), "a learner that died is succeeded"
-        assert not await other.renew_learner("two", 0.3)
+        assert await store.acquire_learner("one", 0.8), "a learner that died is succeeded"
+        assert not await other.renew_learner("two", 0.8)
 
     play(server, body)
 
