@@ -118,7 +118,7 @@ def test_a_run_with_fade_bbg_records_what_it_read_from_training(settings: Learne
         *_, before, last = line.call(line.store.dynamics_history(6))
     assert last["step"] == 6
     assert last["version"] == 6
-    assert last["active_problems"] == 24
+    assert 20 <= last["active_problems"] <= 24  # of 24; one that is solved often enough has closed its gate
     assert 0 < last["entropy"] < np.log(12)
     p_hat = before["solve_rate"]  # of the step's start
     assert last["alpha"] == pytest.approx(min(max(1.5 * (1 - p_hat) / p_hat, 1), 3))
