@@ -15,6 +15,7 @@ import numpy as np
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
 from learner.groups import training_group, why_unfit
+from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
 from learner.ranks import Ranks
@@ -202,7 +203,7 @@ class Learner:
                     "active_problems": batch.active_problems,
                     "lag_mean": float(batch.drawn.lag.mean()),
                     "lag_max": int(batch.drawn.lag.max()),
-                    **{f"lag_groups_{lag}": int(n) for lag, n in enumerate(np.bincount(batch.drawn.lag)) if n},
+                    **{f"{LAG_GROUPS}{lag}": int(n) for lag, n in enumerate(np.bincount(batch.drawn.lag)) if n},
                     "groups": len(batch.drawn.entries),
                     "completions": completions,
                     "tokens": sum(entry.tokens for entry in batch.drawn.entries),

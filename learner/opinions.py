@@ -16,6 +16,8 @@ from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
 from store.wire import GroupEntry
 
 Floats = NDArray[np.float64]
+LAG_GROUPS = "lag_groups_"
+"""Before a lag, the name in the dynamics of how many of a step's groups had it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from learner.opinions import LAG_GROUPS
 from ops.config import RunConfig
 from store.client import Store
 from store.queries import group_log
-
-LAG_PREFIX = "lag_groups_"
 
 
 async def summarise(
@@ -97,7 +96,7 @@ def _lags(records: Sequence[Mapping[str, float]]) -> dict[str, int]:
     total: dict[int, int] = {}
     for record in records:
         for name, count in record.items():
-            if name.startswith(LAG_PREFIX):
-                lag = int(name.removeprefix(LAG_PREFIX))
+            if name.startswith(LAG_GROUPS):
+                lag = int(name.removeprefix(LAG_GROUPS))
                 total[lag] = total.get(lag, 0) + int(count)
     return {str(lag): total[lag] for lag in sorted(total) if total[lag]}
