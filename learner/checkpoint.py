@@ -46,9 +46,10 @@ class Checkpoints:
                 self._complete(name, temporary, state)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             shutil.rmtree(temporary, ignore_errors=True)
+            why = str(error).splitlines()[0]
             raise VergeError(
-                f"checkpoint {self._folder / name} cannot be written: {str(error).splitlines()[0]}; free space there, "
-                "or lower learner.keep_checkpoints, and start again: the run resumes"
+                f"checkpoint {self._folder / name} cannot be written, is the disk full? ({why}); free space, or lower "
+                "learner.keep_checkpoints, and start again: the run resumes"
             ) from error
         self._ranks.wait()
 

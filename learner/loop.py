@@ -28,6 +28,7 @@ Plan = dict[str, Any]
 _ANSWER_WITHIN_S = 0.5
 """Rank 0 sends the others a word at least this often, so that none waits in a collective for ever."""
 _MOST_SKIPPED = 3
+_PATIENCE_WHEN_STOPPING_S = 5.0
 
 
 def run_learner(settings: LearnerSettings) -> None:
@@ -39,7 +40,7 @@ def run_learner(settings: LearnerSettings) -> None:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
     """
     where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
-    with _sigterm() as asked_to_stop, StoreThread(*where) as line:
+    with StoreThread(*where) as line, _sigterm(line) as asked_to_stop:
         ranks = Ranks()
         if ranks.first:
             _check_run(settings, line)
@@ -272,13 +273,21 @@ class Learner:
 
 
 @contextlib.contextmanager
-def _sigterm() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets instead of ending the process; only the main thread may ask for one."""
+def _sigterm(line: StoreThread) -> Iterator[threading.Event]:
+    """An event that SIGTERM sets instead of ending the process; only the main thread may ask for one.
+
+    Whoever ends a run ends its store, too: an absent one is then waited for no longer than it takes to start again.
+    """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+
+    def stop(*_: object) -> None:
+        asked.set()
+        line.store.link.hurry(_PATIENCE_WHEN_STOPPING_S)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield asked
     finally:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from learner.store_thread import StoreThread
@@ -73,9 +74,10 @@ class Publisher:
         folder = self._folder / f"v{version:07d}"
         try:
             write_snapshot(folder, weights, self._base)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+            why = getattr(error, "strerror", None) or error
             raise VergeError(
-                f"version {version} cannot be written to {folder}: {error.strerror or error}; free space there, "
+                f"version {version} cannot be written to {folder}: {why}; free space there, "
                 "or lower learner.keep_snapshots, and start again: the run resumes"
             ) from error
         self._line.call(self._line.store.announce(manifest_of(version, folder, step)))

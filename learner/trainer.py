@@ -145,7 +145,13 @@ class Trainer:
 
     def load(self, folder: Path, tag: str) -> None:
         """Read it back. Collective; VergeError where it cannot be read."""
-        path, _ = self.engine.load_checkpoint(str(folder), tag=tag)
+        try:
+            path, _ = self.engine.load_checkpoint(str(folder), tag=tag)
+        except (OSError, RuntimeError, EOFError, ValueError) as error:
+            raise VergeError(
+                f"checkpoint {folder} is damaged ({str(error).splitlines()[0]}); write the name of another one that is "
+                f"beside it into {folder.parent / 'latest'}"
+            ) from error
         if path is None:
             raise VergeError(f"checkpoint {folder / tag} cannot be loaded: it is empty or of another ZeRO stage")
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 BACK_OFF_S = (1.0, 5.0, 20.0)
 HEALTHY_S = 120.0
+_FOR_A_PERSON = "verge: "
+"""Before the line in which a process of ours says why it ends."""
 
 
 @dataclass
@@ -30,10 +32,13 @@ class Child:
     restarts: int = 0
     started_s: float = 0.0
     not_before_s: float = 0.0
+    log_began: int = 0
+    """Bytes that earlier processes left in the log."""
 
     def start(self) -> None:
         """Start the process, its output appended to its log. It dies with us even if we are killed."""
         with self.log.open("ab") as log:
+            self.log_began = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "ops.cli", *self.arguments],
                 stdin=subprocess.DEVNULL,
@@ -62,10 +67,16 @@ class Child:
         self.process = None
         return True
 
-    def last_words(self) -> str:
-        """The last line of the log that says something."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines() if self.log.exists() else []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it left no message")
+    def how_it_ended(self) -> str:
+        """`killed by SIGKILL`, or its status and its reason: its last line for a person, else its last of all."""
+        status = self.exit_status or 0
+        if status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        said = self.log.read_bytes()[self.log_began :].decode(errors="replace").splitlines()
+        lines = [line.strip() for line in said if line.strip()]
+        for_a_person = [line for line in lines if _FOR_A_PERSON in line]
+        words = (for_a_person or lines or ["it left no message"])[-1]
+        return f"ended with status {status}: {words.rpartition(_FOR_A_PERSON)[2]}"
 
     def terminate(self, grace_s: float) -> None:
         """SIGTERM, then after `grace_s` SIGKILL to the whole session, so that nothing is left running."""

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -136,6 +137,8 @@ def schema() -> None:
 
 def main() -> None:
     """Entry point: an error a person can act on is one line on stderr and exit status 1."""
+    if os.getcwd() not in sys.path:  # a verifier of the user's is looked for here, as `python -m` would
+        sys.path.insert(0, os.getcwd())
     try:
         app()
     except VergeError as error:

@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -38,7 +38,7 @@ class EvaluationConfig(Section):
     method: Literal["exact", "sampled", "off"] = "exact"
     """`exact` teacher-forces every valid answer (built-in families that enumerate them); `sampled` draws
     completions with vLLM and uses the unbiased estimator; `off` compares nothing."""
-    k: tuple[int, ...] = (1, 8, 16, 64)
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 8, 16, 64), min_length=1)
     """The k of pass@k that are reported."""
     samples_per_problem: int = Field(64, ge=1)
     """Completions per held-out problem and model, when sampled. No pass@k above it can be reported."""
@@ -56,11 +56,11 @@ class EvaluationConfig(Section):
 class RunConfig(Section):
     """Everything about one run: `verge config schema` prints it as a JSON schema."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    name: str = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")
     """The run's name: the prefix of its keys in the store and, by default, its folder under `runs/`."""
     folder: Path | None = None
     """Where logs, weights, checkpoints and the embedded store live; `runs/<name>` when absent."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     """Seeds the order of tickets, drawing, initialisation and the engines. The problems' split has its own."""
     model: ModelConfig
     problems: ProblemsConfig

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from actors.config import ProblemsConfig
 from actors.problems import load_problems
 from actors.verifiers import countdown
-from gating import posterior
+from gating import advantages, posterior
 from learner.config import CorrectionConfig, DrawConfig, GatingConfig, LearnerConfig, ObjectiveConfig
 from learner.groups import training_group
 from learner.opinions import Opinions
@@ -38,6 +38,7 @@ RISES, COLLAPSES = 0.03, 0.5
 
 def run(lag: int, steps: int, seed: int, advantage: str = "fade_bbg") -> dict[str, Any]:
     """Train twice from the tiny model, with and without the trust region; the checks compare exact held-out pass@16."""
+    advantages.make(advantage).success(1, SIZE)  # ValueError names what is wrong
     folder = resolve_model("tiny")
     kept = train(folder, advantage, lag, True, steps, seed)
     lost = train(folder, advantage, lag, False, steps, seed)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import signal
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +32,13 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
     began = time.monotonic()
     out = StatusLine()
     folder = config.run_folder
-    if fresh:
-        with run_lock(folder):
-            pass  # nobody is running in it
-        aside = set_aside(folder)
-        if aside is not None and (aside / "config.json").exists():
-            out.say(f"the earlier run is kept in {aside}")
-    with run_lock(folder):
+    if summary_file is not None:
+        _check_writable(summary_file)
+    with run_lock(folder):  # nobody is running in it
         prepared = prepare(config)
+    if fresh and (aside := set_aside(folder)) is not None:
+        out.say(f"the earlier run is kept in {aside}")
+    with run_lock(folder):
         resumed = enter_run_folder(config)
         server = None
         if config.store.url is None:
@@ -54,9 +55,19 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
                 server.stop()
     write_atomically(folder / "summary.json", json.dumps(summary, indent=2))
     if summary_file is not None:
-        summary_file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(summary_file, json.dumps(summary, indent=2))
     print(json.dumps(summary, indent=2) if as_json else summary_text(summary))
+
+
+def _check_writable(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VergeError(f"--summary {file} cannot be written: {file.parent}: {error.strerror}") from None
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise VergeError(
+            f"--summary {file} cannot be written: {'it is a folder' if file.is_dir() else 'no permission'}"
+        )
 
 
 class _Launch:
@@ -95,7 +106,8 @@ class _Launch:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        store = await Store.connect(*_connection(self._config), patience_s=self._config.store.patience_s)
+        connected = Store.connect(*_connection(self._config), patience_s=self._config.store.patience_s)
+        store = await self._unless_stopped(connected)
         try:
             await enter_store(store, self._config, self._prepared)
             await store.set_phase("running")
@@ -118,12 +130,21 @@ class _Launch:
         finally:
             await store.close()
 
+    async def _unless_stopped(self, waiting: Coroutine[Any, Any, Store]) -> Store:
+        task, stopped = asyncio.ensure_future(waiting), asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not task.done():
+            task.cancel()
+            raise VergeError("stopped on request, before anything was started")
+        return task.result()
+
     async def _watch(self, store: Store) -> None:
         """Until the learner ends well. Raises VergeError when it fails or we are asked to stop."""
         rate = _Rate()
         while (status := self._learner.exit_status) is None:
             if self._stop.is_set():
-                raise VergeError(f"stopped on request; run the same command again to continue {self._folder}")
+                raise VergeError(f"stopped on request; `verge up`, without --fresh, continues {self._folder}")
             now = time.monotonic()
             for actor in self._actors:
                 self._keep_running(actor, now)
@@ -135,7 +156,8 @@ class _Launch:
         if status != 0:
             await store.set_phase("failed", "the learner failed")
             raise VergeError(
-                f"the learner ended with status {status}: {self._learner.last_words()} (log: {self._learner.log})"
+                f"the learner {self._learner.how_it_ended()} (log: {self._learner.log}); `verge up`, without --fresh, "
+                "continues at the last checkpoint"
             )
 
     async def _keep_store(self) -> None:
@@ -154,7 +176,7 @@ class _Launch:
         status = actor.exit_status
         if status in (None, 0):
             return
-        reason = f"{actor.name} ended with status {status}: {actor.last_words()}"
+        reason = f"{actor.name} {actor.how_it_ended()}"
         if not actor.schedule_restart(now):
             raise VergeError(f"{reason} (again and again; log: {actor.log})")
         self._out.say(f"{reason}; starting it again in {actor.not_before_s - now:.0f} s")
@@ -171,6 +193,8 @@ class _Launch:
             return []
         manifest = await store.manifest()
         assert manifest is not None, "the learner announces version 0 before its first step"
+        if manifest.version == 0:
+            return []  # the weights are the base model's
         self._out.say(
             f"evaluating base and version {manifest.version} on {len(self._prepared.problems.held_out)} problems"
         )
@@ -185,9 +209,7 @@ class _Launch:
         finally:
             child.terminate(2)
         if status != 0:
-            raise VergeError(
-                f"evaluation failed: {child.last_words()} (log: {log}); the weights are in {manifest.path}"
-            )
+            raise VergeError(f"the evaluation {child.how_it_ended()} (log: {log}); the weights are in {manifest.path}")
         base = Evaluation.load(self._folder / "evaluation-base.json")
         return compare(base, Evaluation.load(self._folder / "evaluation-trained.json"))
 

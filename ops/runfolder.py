@@ -23,7 +23,14 @@ def open_config(path: Path) -> RunConfig:
     saved = path / CONFIG_FILE
     if not saved.exists():
         raise VergeError(f"{path} is not a run folder: it has no {CONFIG_FILE}; name a run folder or a TOML file")
-    return parse_config(json.loads(saved.read_text(encoding="utf-8")), str(saved))
+    try:
+        data = json.loads(saved.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise VergeError(
+            f"{saved} cannot be read ({error}); `verge up` with the run's TOML file writes it anew"
+        ) from None
+    # Where the folder is now, which need not be where the run began.
+    return parse_config(data, str(saved)).model_copy(update={"folder": path.resolve()})
 
 
 def enter_run_folder(config: RunConfig) -> bool:
@@ -61,8 +68,8 @@ def _unwritable(folder: Path, error: OSError) -> VergeError:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Move an existing run folder to the first free NAME.N, so that a run can start over and nothing is lost."""
-    if not folder.exists():
+    """Move the folder of a run to the first free NAME.N, so that a run can start over and nothing is lost."""
+    if not (folder / CONFIG_FILE).exists():
         return None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():

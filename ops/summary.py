@@ -27,11 +27,13 @@ async def summarise(
     history = await store.dynamics_history(config.learner.steps)
     manifest = await store.manifest()
     counters = await store.counters()
+    _, reason = await store.phase()
     steps = [record for record in history if "step" in record]
     return {
         "run": config.name,
         "seed": config.seed,
         "steps": int(steps[-1]["step"]) if steps else 0,
+        "ended": reason,
         "seconds": round(seconds, 1),
         "model": config.model.path,
         "advantage": config.objective.advantage,
@@ -58,7 +60,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     problems, groups, reward = summary["problems"], summary["groups"], summary["reward"]
     lines = [
         "",
-        f"run {summary['run']}: {summary['steps']} steps of {summary['advantage']} in {summary['seconds']:.0f} s",
+        f"run {summary['run']}: {summary['steps']} steps of {summary['advantage']} in {summary['seconds']:.0f} s; "
+        f"it ended because {summary['ended']}",
         "",
     ]
     rows = summary["evaluation"]["pass_at_k"]
@@ -75,7 +78,9 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     lines += [
         f"training problems  {problems['attempted']} of {problems['train']} attempted, {problems['solved']} solved, "
         f"{len(problems['newly_solved'])} newly (failed at their first visit, solved since)",
-        f"mean reward        {reward['first_5_steps']:.3f} in the first 5 steps, "
+        "mean reward        none: no step was taken"
+        if reward["first_5_steps"] is None
+        else f"mean reward        {reward['first_5_steps']:.3f} in the first 5 steps, "
         f"{reward['last_5_steps']:.3f} in the last 5",
         f"rollout groups     {groups.get('committed', 0)} committed, {groups.get('drawn', 0)} drawn, "
         f"{groups.get('expired', 0)} expired, {groups.get('refunded', 0)} tickets refunded",
@@ -87,8 +92,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _mean(records: Sequence[Mapping[str, float]], name: str) -> float:
-    return sum(record[name] for record in records) / len(records) if records else 0.0
+def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
+    return sum(record[name] for record in records) / len(records) if records else None
 
 
 def _lags(records: Sequence[Mapping[str, float]]) -> dict[str, int]:

@@ -159,6 +159,10 @@ class Link:
             await asyncio.sleep(min(pause_s, max(0.0, began + self._patience_s - time.monotonic())))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def hurry(self, patience_s: float) -> None:
+        """Wait no longer than this for an absent server, from now on; from any thread."""
+        self._patience_s = min(self._patience_s, patience_s)
+
     def in_words(self, error: Exception) -> Exception:
         """What a person must do about an error of the server; the error itself where nobody can do anything."""
         text = str(error)

@@ -2,16 +2,19 @@
 
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ops.children import Child
 from ops.cli import main
 from ops.config import load_config
-from ops.runfolder import enter_run_folder, run_lock, set_aside
+from ops.runfolder import enter_run_folder, open_config, run_lock, set_aside
 from store.errors import VergeError
 
+ABSENT = "redis://127.0.0.1:1"
 CONFIG = """
 name = "bad"
 folder = "{folder}"
@@ -154,3 +157,78 @@ def test_a_changed_field_is_refused_by_name_and_the_old_run_can_be_set_aside(tmp
     aside = set_aside(config.run_folder)
     assert aside == config.run_folder.with_name("run.1")
     assert not enter_run_folder(changed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("name=.", "name is '.':"),
+        ("name=..", "name is '..':"),
+        ("learner.lr=inf", "learner.lr is inf:"),
+        ("evaluation.k=[0]", "evaluation.k.0 is 0:"),
+        ("evaluation.k=[]", "evaluation.k is []"),
+        ("seed=99999999999999999999", "seed is 99999999999999999999:"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_before_anything_is_made(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in refusal(capsys, monkeypatch, "up", builtin(tmp_path, "tiny"), "--fresh", "--set", setting)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+@pytest.mark.parametrize("summary", [".", "run.toml/summary.json"])
+def test_a_summary_that_cannot_be_written_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, summary: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "cannot be written" in refusal(
+        capsys, monkeypatch, "up", builtin(tmp_path, "/no/such/model"), "--summary", summary
+    )
+
+
+def test_a_start_over_that_is_refused_leaves_the_old_run_where_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    enter_run_folder(load_config(Path(builtin(tmp_path, "tiny"))))
+    assert "/no/such" in refusal(capsys, monkeypatch, "up", builtin(tmp_path, "/no/such/model"), "--fresh")
+    assert (folder / "config.json").exists()
+    assert not (tmp_path / "run.1").exists()
+
+
+def test_a_run_folder_is_where_it_is_now_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    enter_run_folder(load_config(Path(builtin(tmp_path, "tiny"))))
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert open_config(moved).run_folder == moved
+    (moved / "config.json").write_text('{"name": ')
+    with pytest.raises(VergeError, match=r"moved/config\.json cannot be read"):
+        open_config(moved)
+
+
+def test_a_launcher_that_waits_for_an_absent_store_can_be_stopped(tiny_model: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ops.cli", "up", builtin(tmp_path, tiny_model), "--set", f"store.url={ABSENT}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr is not None
+        while "waiting for" not in (line := launcher.stderr.readline()):
+            assert line, "the launcher ended by itself"
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=20)
+    assert launcher.returncode == 1
+    assert said.splitlines()[-1] == "verge: stopped on request, before anything was started"
+
+
+def test_a_process_that_ended_is_said_to_have_by_its_own_last_line_for_a_person(tmp_path: Path) -> None:
+    child = Child("actor-0", ["actor", str(tmp_path / "nowhere")], tmp_path / "log")
+    child.log.write_text("verge: of an earlier process\n")
+    child.start()
+    assert child.process is not None
+    child.process.wait()
+    with child.log.open("a") as log:
+        log.write("  warnings.warn('at the end')\n")
+    assert child.how_it_ended().startswith("ended with status 1: ")
+    assert "nowhere" in child.how_it_ended()
+    child.start()
+    child.terminate(0)
+    assert child.how_it_ended() == "was killed by SIGTERM"
