@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.config import core_numbers
 from store.errors import VergeError
 from store.wire import Span
 
@@ -97,6 +98,21 @@ def _one_process(cores: tuple[int, ...]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def machine_cores(text: str) -> tuple[int, ...]:
+    """The machine's numbers of the cores that `text` counts among those this process may use.
+
+    Raises:
+        VergeError: there are not so many.
+    """
+    allowed, wanted = sorted(os.sched_getaffinity(0)), core_numbers(text)
+    if wanted[-1] >= len(allowed):
+        raise VergeError(
+            f"actor.cpu_cores is {text}, but only {len(allowed)} cores can be used here, counted from 0; "
+            f"name some of 0-{len(allowed) - 1}, or leave it out"
+        )
+    return tuple(allowed[core] for core in wanted)
 
 
 class Engine:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -12,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from actors.config import ActorConfig, SamplingConfig, VerifierConfig, core_numbers
-from actors.engine import Engine, EngineSettings, Sample
+from actors.config import ActorConfig, SamplingConfig, VerifierConfig
+from actors.engine import Engine, EngineSettings, Sample, machine_cores
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
 from actors.weights import newest_snapshot
@@ -77,7 +76,7 @@ class Actor:
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._draining.set)
+            loop.add_signal_handler(number, self._asked_to_stop)
         services = [
             asyncio.create_task(service)
             for service in (self._take_tickets(), self._follow_weights(), self._keep_alive())
@@ -105,6 +104,10 @@ class Actor:
         if self._rollouts:
             say(f"draining {len(self._rollouts)} groups, at most {self._settings.actor.drain_grace_s:g} s")
             await asyncio.wait(self._rollouts, timeout=self._settings.actor.drain_grace_s)
+
+    def _asked_to_stop(self) -> None:
+        self._draining.set()
+        self._store.link.hurry(self._settings.actor.drain_grace_s)
 
     async def _take_tickets(self) -> None:
         waiting_since = time.monotonic()
@@ -260,21 +263,6 @@ def engine_settings(
         cpu_cores=None if actor.cpu_cores is None else machine_cores(actor.cpu_cores),
         seed=seed,
     )
-
-
-def machine_cores(text: str) -> tuple[int, ...]:
-    """The machine's numbers of the cores that `text` counts among those this process may use.
-
-    Raises:
-        VergeError: there are not so many.
-    """
-    allowed, wanted = sorted(os.sched_getaffinity(0)), core_numbers(text)
-    if wanted[-1] >= len(allowed):
-        raise VergeError(
-            f"actor.cpu_cores is {text}, but only {len(allowed)} cores can be used here, counted from 0; "
-            f"name some of 0-{len(allowed) - 1}, or leave it out"
-        )
-    return tuple(allowed[core] for core in wanted)
 
 
 def stop_token_ids(model: Path, tokenizer: Any) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from actors.config import ActorConfig, core_numbers
-from actors.loop import machine_cores
+from actors.engine import machine_cores
 from store.errors import VergeError
 
 
