@@ -213,6 +213,11 @@ class Actor:
                 self._draining.set()
 
 
+def _stop_starting(*_: object) -> None:
+    """End an engine that is starting as an error would: ended by the signal itself, it would leave its processes."""
+    raise VergeError("stopped on request, while its engine was starting")
+
+
 async def run_actor(settings: ActorSettings) -> None:
     """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
     from transformers import AutoTokenizer
@@ -229,6 +234,7 @@ async def run_actor(settings: ActorSettings) -> None:
                 say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
         manifest, folder = snapshot
         tokenizer = AutoTokenizer.from_pretrained(settings.model)
+        signal.signal(signal.SIGTERM, _stop_starting)
         engine = await Engine.start(
             engine_settings(
                 settings.model, manifest.version, folder, tokenizer, settings.actor, settings.sampling, settings.seed
