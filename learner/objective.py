@@ -86,36 +86,39 @@ def correct(
     log_ratio = torch.where(present, logprobs.detach() - behaviour, 0.0)
     ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     positive = (advantage >= 0)[sample]
-    if config.kind == "gspo":
-        judged = _mean_by_sample(log_ratio, present, sample, len(advantage)).exp()[sample]
-        weight, clipped = judged, torch.zeros_like(positive)
-    else:
-        judged = ratio
-        weight, clipped = _weight(ratio, log_ratio, positive, sample, len(advantage), config)
+    weight, clipped = _weight(ratio, log_ratio, present, positive, sample, len(advantage), config)
     if config.trust:
+        judged = weight if config.kind == "gspo" else ratio  # gspo judges a completion as a whole
         clipped = clipped | torch.where(positive, judged > 1 + config.clip_high, judged < 1 - config.clip_low)
     clipped = clipped & present
     return Corrected(torch.where(present & ~clipped, weight, 0.0), ratio, present, clipped)
 
 
-def _mean_by_sample(values: Tensor, present: Tensor, sample: Tensor, samples: int) -> Tensor:
-    """Mean of the present values of each completion, float[samples], clamped to ±LOG_RATIO_LIMIT; absent ones are 0."""
-    zeros = torch.zeros(samples, dtype=values.dtype, device=values.device)
-    total = zeros.index_add(0, sample, values)
-    count = zeros.index_add(0, sample, present.to(values.dtype))
-    return (total / count.clamp(min=1.0)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+def _sum_by_sample(values: Tensor, sample: Tensor, samples: int) -> Tensor:
+    """Sum over the tokens of each completion, float[samples]."""
+    return torch.zeros(samples, dtype=values.dtype, device=values.device).index_add_(0, sample, values)
 
 
 def _weight(
-    ratio: Tensor, log_ratio: Tensor, positive: Tensor, sample: Tensor, samples: int, config: CorrectionConfig
+    ratio: Tensor,
+    log_ratio: Tensor,
+    present: Tensor,
+    positive: Tensor,
+    sample: Tensor,
+    samples: int,
+    config: CorrectionConfig,
 ) -> tuple[Tensor, Tensor]:
     """Weight of each token before the trust region, and which ones the correction itself drops."""
     nothing = torch.zeros_like(positive)
     if config.kind == "none":
         return torch.ones_like(ratio), nothing
-    if config.kind in ("topr", "seq_tis", "seq_mis"):
-        sequence = torch.zeros(samples, dtype=ratio.dtype, device=ratio.device).index_add_(0, sample, log_ratio)
+    if config.kind in ("topr", "seq_tis", "seq_mis", "gspo"):
+        sequence = _sum_by_sample(log_ratio, sample, samples)
+        if config.kind == "gspo":
+            sequence = sequence / _sum_by_sample(present.to(ratio.dtype), sample, samples).clamp(min=1.0)
         ratio = sequence.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()[sample]
+    if config.kind == "gspo":
+        return ratio, nothing
     if config.kind == "topr":
         return torch.where(positive, 1.0, ratio.clamp(max=1.0)), nothing
     cap = torch.where(positive, config.cap_positive, config.cap_negative).to(ratio.dtype)
@@ -145,8 +148,8 @@ def policy_loss(
     if objective.normalisation == "token_mean":
         coefficient = coefficient / denominator.tokens
     elif objective.normalisation == "sequence_mean":
-        length = torch.zeros(len(advantage), dtype=logprobs.dtype, device=logprobs.device)
-        length = length.index_add_(0, sample, corrected.present.to(logprobs.dtype)).clamp(min=1.0)
+        present = corrected.present.to(logprobs.dtype)
+        length = _sum_by_sample(present, sample, len(advantage)).clamp(min=1.0)
         coefficient = coefficient / (length[sample] * denominator.completions)
     else:
         coefficient = coefficient / (objective.constant_tokens * denominator.completions)
