@@ -1,13 +1,10 @@
 """The learner's loop: one process per rank, rank 0 deciding, all training."""
 
-import contextlib
 import json
 import os
 import secrets
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
 from learner.ranks import Ranks
-from learner.store_thread import LockLost, StoreThread
+from learner.store_thread import LockLost, StoreThread, stop_on_sigterm
 from learner.trainer import DTYPES, StepResult, Trainer
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
@@ -28,7 +25,6 @@ Plan = dict[str, Any]
 _ANSWER_WITHIN_S = 0.5
 """Rank 0 sends the others a word at least this often, so that none waits in a collective for ever."""
 _MOST_SKIPPED = 3
-_PATIENCE_WHEN_STOPPING_S = 5.0
 
 
 def run_learner(settings: LearnerSettings) -> None:
@@ -40,7 +36,7 @@ def run_learner(settings: LearnerSettings) -> None:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
     """
     where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
-    with StoreThread(*where) as line, _sigterm(line) as asked_to_stop:
+    with StoreThread(*where) as line, stop_on_sigterm(line) as asked_to_stop:
         ranks = Ranks()
         if ranks.first:
             _check_run(settings, line)
@@ -270,28 +266,6 @@ class Learner:
             say(f"ends after step {planner.step}, version {planner.version}: {plan['reason']}")
             if plan["phase"]:
                 self._line.call(self._line.store.set_phase(plan["phase"], plan["reason"]))
-
-
-@contextlib.contextmanager
-def _sigterm(line: StoreThread) -> Iterator[threading.Event]:
-    """An event that SIGTERM sets instead of ending the process; only the main thread may ask for one.
-
-    Whoever ends a run ends its store, too: an absent one is then waited for no longer than it takes to start again.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def stop(*_: object) -> None:
-        asked.set()
-        line.store.link.hurry(_PATIENCE_WHEN_STOPPING_S)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _check_run(settings: LearnerSettings, line: StoreThread) -> None:

@@ -4,8 +4,10 @@ Training holds the main thread for seconds; the learner's lock is renewed and we
 """
 
 import asyncio
+import contextlib
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ from store.errors import VergeError
 T = TypeVar("T")
 LOCK_TTL_S = 30.0
 """A dead learner's lock lasts this long; a live one renews it at a third."""
+_PATIENCE_WHEN_STOPPING_S = 5.0
 
 
 class StoreThread:
@@ -90,6 +93,28 @@ class StoreThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+@contextlib.contextmanager
+def stop_on_sigterm(line: StoreThread) -> Iterator[threading.Event]:
+    """An event that SIGTERM sets instead of ending the process; only the main thread may ask for one.
+
+    Whoever ends a run ends its store, too: an absent one is then waited for no longer than it takes to start again.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def stop(*_: object) -> None:
+        asked.set()
+        line.store.link.hurry(_PATIENCE_WHEN_STOPPING_S)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class LockLost(VergeError):
