@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.hub import hub_folder
 from store.errors import VergeError
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -34,7 +35,8 @@ def dataset_files(source: Path, split: str) -> list[Path]:
         VergeError: there is no such file, or the folder holds none that can be read.
     """
     if _HUB_ID.fullmatch(str(source)) and not source.exists():
-        source = _from_the_hub(str(source))
+        refusal = f"problems.source {source}: no such file or folder, and the hub gives no such dataset"
+        source = hub_folder(str(source), [f"*{suffix}" for suffix in SUFFIXES], refusal, "dataset")
     if not source.is_dir():
         return [source]
     files = sorted(path for suffix in SUFFIXES for path in source.rglob(f"*{suffix}") if path.is_file())
@@ -67,19 +69,6 @@ def rows(path: Path, columns: list[str] | None = None) -> Iterator[Row]:
         VergeError: the file cannot be read.
     """
     return _parquet_rows(path, columns) if path.suffix == ".parquet" else _json_lines(path)
-
-
-def _from_the_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=[f"*{suffix}" for suffix in SUFFIXES]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise VergeError(
-            f"problems.source {name}: no such file or folder, and the hub gives no such dataset: {reason}"
-        ) from None
 
 
 def _json_lines(path: Path) -> Iterator[Row]:

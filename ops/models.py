@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from actors.hub import hub_folder
 from store.errors import VergeError
 
 MODELS = Path("models")
@@ -41,11 +42,5 @@ def resolve_model(name: str) -> Path:
         raise VergeError(f"model.path {name} is a folder without config.json; name a Hugging Face model folder")
     if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
         raise VergeError(f"model.path {name}: no such folder, and not a hub id (owner/name), `tiny` or `smollm2`")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise VergeError(f"model.path {name}: no such folder, and the hub does not give it: {reason}") from None
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    return hub_folder(name, patterns, f"model.path {name}: no such folder, and the hub does not give it")
