@@ -18,7 +18,7 @@ SolveRate = Annotated[float, typer.Option("--p", help="Solve rate of the base mo
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """What gating refuses came from the command line: one line, not a traceback."""
     try:
         yield
@@ -77,7 +77,7 @@ def atlas(
     """Draw every advantage's masses and slope on one sheet, equalised, and FADE's path as training moves."""
     from ops.atlas import draw
 
-    with _refusals():
+    with refusals():
         draw(out, group_size)
     print(out)
 
@@ -94,7 +94,7 @@ def slope(
     from gating import framework
     from gating.advantages import make
 
-    with _refusals():
+    with refusals():
         made = make(advantage, **_parameters(param or ()))
         rates = _numbers("--p", p)
         up, down = framework.masses(made, rates, group_size)
@@ -114,7 +114,7 @@ def fade(
     """FADE's α and δ at a moment of training."""
     from gating import fade as formulas
 
-    with _refusals():
+    with refusals():
         answer = {
             "alpha": float(formulas.alpha(solve_rate)),
             "delta": float(formulas.delta(entropy, target_entropy, mode=mode)),  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def bbg(
     from gating import bbg as formulas
     from gating.checks import counts
 
-    with _refusals():
+    with refusals():
         c, G = counts(_numbers("--successes", successes or f"0..{group_size}"), group_size)
         A, B = c + 1.0, G - c + 1.0
         columns = zip(
@@ -159,7 +159,7 @@ def beta(
     """The KL weight β (nats of sequence KL) that takes a base solve rate p to μ, and what it costs."""
     from gating import filtered
 
-    with _refusals():
+    with refusals():
         answer = {
             "beta": float(filtered.beta_of(p, mu)),
             "kappa": float(filtered.kappa(mu, p)),
@@ -178,7 +178,7 @@ def mu(
     """The solve rate μ that the KL weight β leads to from a base solve rate p."""
     from gating import filtered
 
-    with _refusals():
+    with refusals():
         answer = {"mu": float(filtered.mu_of(p, beta))}
     _show(answer, as_json)
 
@@ -193,7 +193,7 @@ def passk(
     """The unbiased estimate of pass@k."""
     from gating.passk import pass_at_k
 
-    with _refusals():
+    with refusals():
         tries = _numbers("--k", k)
         values = pass_at_k(n, c, tries).tolist()
     _show([{"k": int(t), "pass_at_k": value} for t, value in zip(tries, values, strict=True)], as_json)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ops.figures import print_figures
-from store.errors import VergeError
+from ops.gating_cli import refusals
 
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
@@ -63,10 +63,8 @@ def staleness(
     """The same method on old rollouts, with and without the trust region on negatives: pass@16 rises, or collapses."""
     from ops.lab_staleness import run
 
-    try:
+    with refusals():
         figures = run(lag, steps, seed, advantage)
-    except ValueError as error:
-        raise VergeError(str(error)) from None
     raise typer.Exit(print_figures(figures, as_json))
 
 
