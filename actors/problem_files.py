@@ -58,20 +58,20 @@ def read_entries(config: ProblemsConfig) -> Iterator[Entry]:
     Raises:
         VergeError: a file cannot be read, or lacks a mapped column.
     """
-    number = 0
+    named = config.columns.model_dump(exclude_none=True)
+    mapping, number = _mapping(named), 0
     for path in dataset_files(Path(config.source), config.split):
-        mapping, there = _mapping(config), columns_of(path)
-        if mapping and there is not None:
-            _check_columns(config, path, there)
+        there = columns_of(path)
+        if there is not None:
+            _check_columns(named, path, there)
         wanted = [name for name in there if name in mapping.values()] if mapping and there is not None else None
         for row in rows(path, wanted):
             number += 1
-            yield _entry(row, config, mapping, number)
+            yield _entry(row, config.verifier, named, mapping, number)
 
 
-def _mapping(config: ProblemsConfig) -> dict[str, str]:
-    """Columns by field; nothing for rows in Verge's own form."""
-    named = config.columns.model_dump(exclude_none=True)
+def _mapping(named: dict[str, str]) -> dict[str, str]:
+    """Columns by field, from those that the config names; nothing for rows in Verge's own form."""
     if not named:
         return {}
     own = {field: field for field in FIELDS}
@@ -81,22 +81,22 @@ def _mapping(config: ProblemsConfig) -> dict[str, str]:
     return own | named
 
 
-def _check_columns(config: ProblemsConfig, path: Path, there: list[str]) -> None:
-    for field, column in config.columns.model_dump(exclude_none=True).items():
+def _check_columns(named: dict[str, str], path: Path, there: list[str]) -> None:
+    for field, column in named.items():
         if column not in there:
             raise VergeError(
                 f"problems.columns.{field} is {column!r}, but {path} has no such column; it has {', '.join(there)}"
             )
 
 
-def _entry(row: Row, config: ProblemsConfig, mapping: dict[str, str], number: int) -> Entry:
+def _entry(row: Row, verifier: str | None, named: dict[str, str], mapping: dict[str, str], number: int) -> Entry:
     if row.why:
         return Entry(row.place, None, why=row.why)
     problem, reference = None, None
     try:
-        line = _fields(row.value, config, mapping, number)
-        if config.verifier is not None:
-            line.setdefault("verifier", config.verifier)
+        line = _fields(row.value, named, mapping, number)
+        if verifier is not None:
+            line.setdefault("verifier", verifier)
         reference = line.pop("reference", None)
         if reference is not None and not isinstance(reference, str):
             raise VergeError(f"reference is {str(reference)[:40]!r}, but must be a text: a correct completion")
@@ -107,13 +107,13 @@ def _entry(row: Row, config: ProblemsConfig, mapping: dict[str, str], number: in
     return Entry(row.place, problem, reference)
 
 
-def _fields(value: Any, config: ProblemsConfig, mapping: dict[str, str], number: int) -> dict[str, Any]:
+def _fields(value: Any, named: dict[str, str], mapping: dict[str, str], number: int) -> dict[str, Any]:
     """The row in Verge's own form, by the mapping if there is one. What is null is absent."""
     if not isinstance(value, dict):
         raise VergeError("it is not a JSON object")
     if not mapping:
         return {field: item for field, item in value.items() if item is not None}
-    for field, column in config.columns.model_dump(exclude_none=True).items():
+    for field, column in named.items():
         if column not in value:
             raise VergeError(
                 f"it has no {column!r}, which problems.columns.{field} names; it has {', '.join(map(str, value))}"

@@ -110,12 +110,12 @@ def become_program(job: dict[str, Any], given: bytes, reading: int, writing: int
             part()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
+        except BaseException:  # whatever the program raises is its own failure
             status = 1
     try:
         sys.stdout.flush()
         sys.modules["__main__"].__dict__.clear()  # files that nobody closed write what they hold
-    except BaseException:
+    except BaseException:  # as above; 120 is Python's status for output that cannot be written
         status = status or 120
     os._exit(status & 0xFF)
 
