@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from store.client import Store
+from store.runs import CONSUMERS
 from store.server import EmbeddedServer
 from store.wire import Completion, Problem, RolloutGroup, Span, Ticket, Verdict
 from tests.store.cluster import Cluster
@@ -37,6 +38,14 @@ def group(ticket: Ticket, outcomes: Sequence[int | Verdict], version: int = 0, t
     """A rollout group for a ticket: one completion per outcome."""
     completions = tuple(completion(outcome, version, tokens) for outcome in outcomes)
     return RolloutGroup(ticket.id, ticket.problem_id, np.arange(5, dtype=np.int32), completions)
+
+
+async def let_pass(store: Store, seconds: float) -> None:
+    """Make every lease `seconds` older, as the server would if they passed."""
+    redis, key = store.link.redis, store.keys.tickets
+    for lease in await redis.xpending_range(key, CONSUMERS, "-", "+", 1000):
+        idle_ms = lease["time_since_delivered"] + int(1000 * seconds)
+        await redis.xclaim(key, CONSUMERS, lease["consumer"], 0, [lease["message_id"]], idle=idle_ms, justid=True)
 
 
 async def stored_keys(store: Store, pattern: str) -> list[bytes]:
