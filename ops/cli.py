@@ -80,6 +80,21 @@ def actor(
     run_actor_process(run, name)
 
 
+@app.command()
+def serve(
+    run: RunPath,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on, instead of serve.host; off this machine it asks for a token."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port, instead of serve.port; 0: any free one.")] = None,
+) -> None:
+    """Serve the live page, the HTTP API and the metrics of a run, live or finished. It only reads."""
+    from ops.serve.process import serve as run_server
+
+    run_server(run, host, port)
+
+
 @app.command(hidden=True)
 def evaluate(run: RunPath, trained: Path) -> None:
     """Evaluate base and trained weights of a run into its folder. `verge up` starts it for you."""

@@ -20,6 +20,7 @@ from learner.config import (
     LearnerConfig,
     ObjectiveConfig,
 )
+from ops.serve.config import ServeConfig
 from store.config import StoreConfig
 from store.errors import VergeError
 from store.section import Section
@@ -75,6 +76,7 @@ class RunConfig(Section):
     draw: DrawConfig = DrawConfig()
     admission: AdmissionConfig = AdmissionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    serve: ServeConfig = ServeConfig()
 
     @model_validator(mode="after")
     def _groups_teach(self) -> Self:
@@ -110,6 +112,7 @@ RESUMABLE = {
     "store": None,
     "actor": None,
     "evaluation": None,
+    "serve": None,
     "learner": {"steps", "threads", "checkpoint_every", "keep_checkpoints", "keep_snapshots", "micro_batch_tokens"},
 }
 
