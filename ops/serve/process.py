@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
+import os
 import signal
 import socket
 import sys
@@ -22,26 +24,35 @@ URL_FILE = Path("serve") / "server.json"
 _STORE_PATIENCE_S = 2.0
 """A page that says that the store is away is of more use than one that waits."""
 _CONNECTIONS = 256
-_HEADER_BYTES = 32 * 1024
+_HEADER_BYTES = 64 * 1024
+_PACKAGES = ("fastapi", "jinja2", "prometheus_client", "tokenizers", "uvicorn")
 
 
 def serve(run: Path, host: str | None, port: int | None) -> None:
     """Serve a run, live or finished, until SIGINT or SIGTERM. `host`, `port`: instead of those of [serve].
 
     Raises:
-        VergeError: the run has no store yet, the address cannot be listened on, or the token file is unusable.
+        VergeError: the run has no store yet, the address cannot be listened on, the token file is unusable, or a
+            package is missing.
     """
+    _check_installed()
     config = open_config(run)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     config = parse_config({**config.model_dump(), "serve": config.serve.model_dump() | given}, str(run))
     token = token_for(config)
     with store_of(config) as (url, password), listen(config) as listening:
         where = address(config.serve.host, listening.getsockname()[1])
-        _leave(config.run_folder / URL_FILE, {"url": where, "port": listening.getsockname()[1]})
+        _leave(config.run_folder / URL_FILE, {"url": where, "port": listening.getsockname()[1], "pid": os.getpid()})
         print(f"serve: run {config.name} at {where}", file=sys.stderr, flush=True)
         if token is not None:
             print(f"serve: it asks for the token in {token[1]}", file=sys.stderr, flush=True)
         asyncio.run(_serve(config, url, password, listening, token[0] if token else None))
+
+
+def _check_installed() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise VergeError(f"the page needs {', '.join(missing)}: pip install 'verge-rl[serve]'")
 
 
 def address(host: str, port: int) -> str:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from store.acl import rules
 from store.client import Store
 from store.server import EmbeddedServer
 from tests.ops.serving import Served, fill, make_run, serving, write_tokenizer
+
+READER = ("reading", "the reader's password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,23 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripted]:
 
 
 @pytest.fixture(scope="session")
-def served(scripted: Scripted) -> Iterator[Served]:
-    with serving(scripted.folder) as server:
+def served(scripted: Scripted, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The server over the scripted run, with the rights of a reader of the store and no others."""
+    folder = tmp_path_factory.mktemp("reading")
+    (folder / "password").write_text(READER[1] + "\n")
+    url = scripted.store.url.replace("redis://", f"redis://{READER[0]}@")
+    make_run(folder, scripted.model, store={"url": url, "password_file": str(folder / "password")})
+
+    async def allow() -> None:
+        store = await scripted.connect()
+        try:
+            name, password = READER
+            await store.link.redis.execute_command(
+                "ACL SETUSER", name, "on", f">{password}", *rules(store.keys, "reader")
+            )
+        finally:
+            await store.close()
+
+    asyncio.run(allow())
+    with serving(folder) as server:
         yield server

@@ -3,11 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,11 @@ class Served:
     url: str
     folder: Path
     process: "subprocess.Popen[str]"
+    client: httpx.Client
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         """What it answers."""
-        return httpx.get(self.url + path, params=parameters or None, timeout=60)
+        return self.client.get(path, params=parameters or None)
 
 
 @contextmanager
@@ -140,13 +142,12 @@ def serving(folder: Path, *options: str) -> Iterator[Served]:
             assert time.monotonic() < deadline, f"the server does not answer: {log.read_text()}"
             if " at http" in log.read_text():
                 port = json.loads((folder / "serve" / "server.json").read_text())["port"]
-                try:
-                    httpx.get(f"http://127.0.0.1:{port}/login", timeout=60)
+                with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60):
                     break
-                except httpx.TransportError:
-                    pass
             time.sleep(0.05)
-        yield Served(f"http://127.0.0.1:{port}/", folder, process)
+        url = f"http://127.0.0.1:{port}/"
+        with httpx.Client(base_url=url, timeout=60) as client:
+            yield Served(url, folder, process, client)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

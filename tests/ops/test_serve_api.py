@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -126,7 +125,7 @@ def test_a_question_that_cannot_be_answered_is_refused_in_words(
 
 def test_a_person_is_refused_with_a_page(served: Served) -> None:
     for path, words in (("problem?id=absent", "no problem"), ("problem", "Field required")):
-        answer = httpx.get(served.url + path, headers={"Accept": "text/html"}, timeout=60)
+        answer = served.client.get(path, headers={"Accept": "text/html"})
         assert answer.status_code in (404, 422)
         assert words in answer.text
         assert answer.headers["content-type"].startswith("text/html")
