@@ -116,6 +116,9 @@ class GroupText(_Answer):
     drawn_at_step: int | None
     """The last step that drew it."""
     version_at_draw: int
+    """The version with which that step began; the newest version before the first."""
+    size: int
+    """Completions of the group; the first 64 are here."""
     completions: list[CompletionText]
 
 

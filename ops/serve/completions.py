@@ -10,6 +10,8 @@ from ops.config import RunConfig
 from ops.serve.watch import Watch
 from store.wire import Completion
 
+MAX_COMPLETIONS = 64
+"""Completions of a group that are shown; the rest is counted."""
 MAX_TOKENS = 4096
 """Tokens of a completion that are shown; the rest is counted."""
 
@@ -49,6 +51,8 @@ class ShownGroup:
     """The last step that drew it; None before the first."""
     version_at_draw: int
     """The learner's version at that step, which lags are counted from; the newest version before the first."""
+    size: int
+    """Completions of the group, of which the first MAX_COMPLETIONS are here."""
     completions: tuple[ShownCompletion, ...]
 
 
@@ -70,8 +74,9 @@ class Texts:
             return None
         version = (await watch.now()).version if step < 0 else await self._version_before(watch, step)
         decode = await self._decoder(watch)
-        shown = tuple(_shown(item, version, decode) for item in payload.completions)
-        return ShownGroup(group_id, None if step < 0 else step, version, shown)
+        some = payload.completions[:MAX_COMPLETIONS]
+        shown = await asyncio.to_thread(lambda: tuple(_shown(item, version, decode) for item in some))
+        return ShownGroup(group_id, None if step < 0 else step, version, len(payload.completions), shown)
 
     async def _version_before(self, watch: Watch, step: int) -> int:
         """The version with which a step began: the newest one that an earlier step had published."""

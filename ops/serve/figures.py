@@ -16,6 +16,8 @@ from store.queries import Gate
 
 COLUMNS, ROWS = 32, 14
 """Cells of the map, at most: it stays as small with 10⁵ problems as with 100."""
+_LEAST_ROWS = 6
+"""Rows that there is room for even before attempts differ so much."""
 POINTS = 160
 """Points of a strip chart, at most."""
 K = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
@@ -86,7 +88,7 @@ def gate_class(gate: float) -> str:
 def problem_map(found: Map) -> Markup:
     """The map: posterior mean to the right, attempts upwards, size by number of problems, colour by their mean gate."""
     edges, rows = found.edges, len(found.edges) - 1
-    width, height = 1 / COLUMNS, 1 / rows
+    width, height = 1 / COLUMNS, 1 / max(rows, _LEAST_ROWS)
     most = max((cell.count for cell in found.cells), default=1)
     marks: list[str] = [y_ticks([((row + 0.5) * height, _attempts(edges, row)) for row in range(rows)], grid=False)]
     marks.append(x_ticks([(tick / 10, f"{tick / 10:g}") for tick in range(0, 11, 2)]))
@@ -95,7 +97,7 @@ def problem_map(found: Map) -> Markup:
         side = 0.92 * np.sqrt(0.25 + 0.75 * np.log1p(cell.count - 1) / max(np.log(most), 1.0))
         x, y = (cell.column + (1 - side) / 2) * width, 1 - (cell.row + (1 + side) / 2) * height
         marks.append(_link(cell, edges, i == 0, (x, y, side * width, side * height)))
-    return plot(marks, f"map of problems: {len(found.cells)} cells", "map")
+    return plot(marks, f"map of problems: {len(found.cells)} cells", "map", "group")
 
 
 def _link(cell: Cell, edges: NDArray[np.int64], reachable: bool, box: tuple[float, float, float, float]) -> Markup:
@@ -118,7 +120,7 @@ def _link(cell: Cell, edges: NDArray[np.int64], reachable: bool, box: tuple[floa
 
 def _attempts(edges: NDArray[np.int64], row: int) -> str:
     least, most = int(edges[row]), int(edges[row + 1]) - 1
-    return str(least) if least == most else f"{least}–{most}"
+    return str(least) if least in (0, most) else f"{least}–{most}"  # whoever was tried has a row above 0's
 
 
 def problem_link(problem_id: str) -> str:
@@ -168,13 +170,13 @@ def history_chart(groups: Sequence[Mapping[str, Any]]) -> Markup:
         np.array([group[name] for group in groups])
         for name in ("interval_low", "interval_high", "posterior_mean", "gate")
     )
-    ticks = np.unique(np.round(np.linspace(first, last, 6))) if last > first else np.array([first])
+    ticks = np.arange(first, last + 1, max(1, np.ceil((last - first) / 6)))
     places = (ticks - first) / (last - first) if last > first else np.array([0.5])
     dots = [
         element(
             "circle",
             element("title", f"version {group['version_max']}: {group['c']} of {group['G']} correct"),
-            cx=percent(at), cy=percent(1 - group["c"] / max(group["G"], 1)), r=3.5, class_=gate_class(value),
+            cx=percent(at), cy=percent(1 - group["c"] / max(group["G"], 1)), r=4, class_=gate_class(value),
         )
         for at, group, value in zip(x.tolist(), groups, gate.tolist(), strict=True)
     ]  # fmt: skip

@@ -85,6 +85,20 @@ def pages(config: RunConfig, watch: Watch, texts: Texts, guard: Guard) -> APIRou
             )
         }
 
+    def steady(make: Sections) -> Sections:
+        """The same sections again for as long as nothing has happened to the groups of the run."""
+        known: object = None
+        found: dict[str, Markup] = {}
+
+        async def again() -> dict[str, Markup]:
+            nonlocal known, found
+            moment = await watch.now()
+            if (now := (moment.facts, moment.summary["groups"])) != known:
+                known, found = now, await make()
+            return found
+
+        return again
+
     @router.get("/")
     async def home(since: Version = 0) -> HTMLResponse:
         sections = await front_sections(since)
@@ -108,11 +122,11 @@ def pages(config: RunConfig, watch: Watch, texts: Texts, guard: Guard) -> APIRou
 
     @router.get("/events/problems")
     async def list_events(where: Where = "", sort: Sort = "-gate", offset: Offset = 0) -> Response:
-        return streamed(lambda: list_sections(where, sort, offset))
+        return streamed(steady(lambda: list_sections(where, sort, offset)))
 
     @router.get("/events/problem")
     async def problem_events(id: ProblemId, group: GroupId | None = None) -> Response:
-        return streamed(lambda: problem_sections(id, group))
+        return streamed(steady(lambda: problem_sections(id, group)))
 
     def streamed(sections: Sections) -> Response:
         nonlocal streams

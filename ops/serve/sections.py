@@ -17,6 +17,7 @@ from ops.serve.watch import Moment, Watch
 
 LISTED = 100
 """Problems that the list of changes shows of each kind."""
+_BEAT = ("version", "tickets", "tokens_per_s")
 _KEPT = 8
 """Answers to how many values of `since` are kept."""
 
@@ -119,7 +120,7 @@ def status(config: RunConfig, moment: Moment) -> dict[str, Any]:
 def actors(beats: Mapping[str, Mapping[str, Any]], now_s: float) -> list[dict[str, Any]]:
     """One row per actor, by name: what its last heartbeat says, and how long ago that was."""
     return [
-        {**beat, "name": name, "seen": _ago(now_s - float(beat.get("time_s", 0.0)))}
+        {"name": name, "seen": _ago(now_s - beat.get("time_s", 0.0)), **{key: beat.get(key, "–") for key in _BEAT}}
         for name, beat in sorted(beats.items())
     ]
 

@@ -31,9 +31,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def plot(marks: Iterable[str], label: str, class_: str) -> Markup:
-    """A figure that fills its box; what lies outside the box (ticks) is shown too."""
-    return element("svg", joined(marks), class_=f"plot {class_}", role="img", aria_label=label)
+def plot(marks: Iterable[str], label: str, class_: str, role: str = "img") -> Markup:
+    """A figure that fills its box; what lies outside the box (ticks) is shown too. `role` group: it holds links."""
+    return element("svg", joined(marks), class_=f"plot {class_}", role=role, aria_label=label)
 
 
 def lines(marks: Iterable[str]) -> Markup:

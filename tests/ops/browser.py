@@ -120,7 +120,7 @@ def browser(folder: Path) -> Iterator[Tab]:
         port = told.read_text().splitlines()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
             (target,) = [item for item in json.load(answer) if item["type"] == "page"]
-        with connect(target["webSocketDebuggerUrl"], max_size=None, proxy=None) as connection:
+        with connect(target["webSocketDebuggerUrl"], max_size=None, proxy=None, ping_interval=None) as connection:
             yield Tab(connection)
     finally:
         os.killpg(process.pid, 9)

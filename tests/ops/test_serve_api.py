@@ -69,6 +69,7 @@ def test_a_problem_is_told_with_all_its_groups_and_the_interval_after_each(serve
 def test_completions_are_text_with_the_version_and_lag_of_each_token(served: Served, scripted: Scripted) -> None:
     waiting = served.get("api/group", id=scripted.groups[-1]).json()
     assert (waiting["drawn_at_step"], waiting["version_at_draw"]) == (None, NEWEST)
+    assert waiting["size"] == 4
     assert [item["verdict"] for item in waiting["completions"]] == ["correct"] * 3 + ["wrong"]
     older, newer = waiting["completions"][0]["pieces"]
     assert (older["text"], older["version"], older["lag"], older["end"]) == (SAID[:7], 5, 1, 7)

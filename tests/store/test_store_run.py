@@ -181,6 +181,7 @@ def test_dynamics_keep_their_history_and_their_nan(server: EmbeddedServer) -> No
             await store.record_dynamics({"step": step, "entropy": 1 / 3 + step})
         await store.record_dynamics({"step": 4, "grad_norm": math.nan})
         last = await store.dynamics()
+        assert last.keys() == {"step", "grad_norm"}, "what the last step does not have is not left over from before"
         assert last["step"] == 4
         assert math.isnan(last["grad_norm"])
         history = await store.dynamics_history(3)
