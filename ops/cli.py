@@ -60,11 +60,11 @@ def up(
 
 
 @app.command()
-def learner(run: RunPath) -> None:
+def learner(run: RunPath, overrides: Overrides = None) -> None:
     """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
     from ops.processes import run_learner_process
 
-    run_learner_process(run)
+    run_learner_process(run, overrides or ())
 
 
 @app.command()
@@ -73,11 +73,12 @@ def actor(
     name: Annotated[
         str | None, typer.Option(help="Unique among the live actors; host and process id by default.")
     ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Run one actor: a vLLM engine that turns tickets into verified rollout groups."""
     from ops.processes import run_actor_process
 
-    run_actor_process(run, name)
+    run_actor_process(run, name, overrides or ())
 
 
 @app.command(hidden=True)

@@ -3,12 +3,12 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
-from ops.config import RunConfig, fingerprint_fields, load_config, parse_config
+from ops.config import RunConfig, fingerprint_fields, load_config, override_config
 from store.config import StoreConfig
 from store.errors import VergeError
 from store.server import EmbeddedServer, live_server
@@ -16,10 +16,10 @@ from store.server import EmbeddedServer, live_server
 CONFIG_FILE = "config.json"
 
 
-def open_config(path: Path) -> RunConfig:
-    """The config of a TOML file, or of the run folder that one was started in."""
+def open_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a TOML file, or of the run folder that one was started in, with `section.field=value` overrides."""
     if not path.is_dir():
-        return load_config(path)
+        return load_config(path, overrides)
     saved = path / CONFIG_FILE
     if not saved.exists():
         raise VergeError(f"{path} is not a run folder: it has no {CONFIG_FILE}; name a run folder or a TOML file")
@@ -30,7 +30,7 @@ def open_config(path: Path) -> RunConfig:
             f"{saved} cannot be read ({error}); `verge up` with the run's TOML file writes it anew"
         ) from None
     # Where the folder is now, which need not be where the run began.
-    return parse_config(data, str(saved)).model_copy(update={"folder": path.resolve()})
+    return override_config(data, overrides, str(saved)).model_copy(update={"folder": path.resolve()})
 
 
 def enter_run_folder(config: RunConfig) -> bool:
