@@ -112,11 +112,18 @@ def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
     url = config.store.url + _tls_query(config.store)
     if config.store.password_file is None:
         return url, None
+    return url, read_password(config.store.password_file, "store.password_file ")
+
+
+def read_password(file: Path, name: str = "") -> str:
+    """The first line of a password file. VergeError, with `name` before the path, when it has none."""
     try:
-        lines = config.store.password_file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise VergeError(f"store.password_file {config.store.password_file}: {error.strerror}") from None
-    return url, lines[0] if lines else ""
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise VergeError(f"{name}{file}: {getattr(error, 'strerror', None) or 'not a text'}") from None
+    if not lines or not lines[0]:
+        raise VergeError(f"{name}{file}: its first line is empty; write the password there")
+    return lines[0]
 
 
 def _tls_query(store: StoreConfig) -> str:
