@@ -14,6 +14,7 @@ from store.errors import VergeError
 from store.server import EmbeddedServer, live_server
 
 CONFIG_FILE = "config.json"
+_LOCK = "lock"
 
 
 def open_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -87,15 +88,33 @@ def run_lock(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w")
+        file = (folder / _LOCK).open("a+")
     except OSError as error:
         raise _unwritable(folder, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise VergeError(f"run folder {folder} is in use by another verge process; stop it first") from None
+            raise VergeError(
+                f"run folder {folder} is in use by process {holder(folder)}; `verge down {folder}` stops it"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
+
+
+def holder(folder: Path) -> int | None:
+    """Process id of the verge that has the run folder; None when none has."""
+    try:
+        with (folder / _LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
