@@ -8,10 +8,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ops.config import RunConfig, parse_config
+from ops.config import RunConfig
 from ops.gate import gate_of
 from ops.runfolder import open_config, store_of, write_atomically
 from ops.serve.access import token_for
@@ -28,17 +28,15 @@ _HEADER_BYTES = 64 * 1024
 _PACKAGES = ("fastapi", "jinja2", "prometheus_client", "tokenizers", "uvicorn")
 
 
-def serve(run: Path, host: str | None, port: int | None) -> None:
-    """Serve a run, live or finished, until SIGINT or SIGTERM. `host`, `port`: instead of those of [serve].
+def serve(run: Path, overrides: Sequence[str] = ()) -> None:
+    """Serve a run, live or finished, until SIGINT or SIGTERM.
 
     Raises:
         VergeError: the run has no store yet, the address cannot be listened on, the token file is unusable, or a
             package is missing.
     """
     _check_installed()
-    config = open_config(run)
-    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    config = parse_config({**config.model_dump(), "serve": config.serve.model_dump() | given}, str(run))
+    config = open_config(run, overrides)
     token = token_for(config)
     with store_of(config) as (url, password), listen(config) as listening:
         where = address(config.serve.host, listening.getsockname()[1])

@@ -251,7 +251,7 @@ def test_the_address_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert process.address("::1", 80) == "http://[::1]:80/"
     monkeypatch.setattr(process, "_PACKAGES", ("json", "no_such_package"))
     with pytest.raises(VergeError, match="the page needs no_such_package"):
-        process.serve(tmp_path, None, None)
+        process.serve(tmp_path)
 
 
 def test_a_run_that_was_never_started_is_refused_in_one_line(tmp_path: Path, scripted: Scripted) -> None:
