@@ -79,6 +79,7 @@ def pages(config: RunConfig, watch: Watch, texts: Texts, guard: Guard) -> APIRou
                 gate=watch.gate,
                 gate_class=figures.gate_class,
                 shown=shown,
+                asked=group,
                 most_tokens=MAX_TOKENS,
                 to_group=lambda name: "problem?" + urlencode({"id": problem_id, "group": name}),
                 as_json="api/problem?" + urlencode({"id": problem_id}),

@@ -14,7 +14,7 @@ from pathlib import Path
 from ops.config import RunConfig
 from ops.gate import gate_of
 from ops.runfolder import open_config, store_of, write_atomically
-from ops.serve.access import token_for
+from ops.serve.secret import token_for
 from ops.serve.watch import Watch
 from store.client import Store
 from store.errors import VergeError

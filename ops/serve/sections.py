@@ -77,7 +77,6 @@ class FrontPage:
                 "map.html",
                 chart=figures.problem_map(found),
                 gate=questions.gate_in_words(self._config, watch),
-                problems=len(ids),
             ),
             "curve": render("curve.html", **self._curve(moment)),
             "changes": render(

@@ -19,7 +19,7 @@ import pytest
 from ops.config import RunConfig, parse_config
 from ops.gate import gate_of
 from ops.serve import process
-from ops.serve.access import is_loopback, token_for
+from ops.serve.secret import is_loopback, token_for
 from store.errors import VergeError
 from store.server import EmbeddedServer, live_server
 from tests.ops.conftest import READER, Scripted
@@ -97,6 +97,9 @@ def test_a_token_is_made_once_for_its_owner_alone_and_a_short_one_refused(tmp_pa
     assert token_for(config_at(tmp_path, host="192.0.2.1")) == found
     (tmp_path / "short").write_text("password1\n")
     with pytest.raises(VergeError, match="holds a token of 9 characters but must have ≥ 16"):
+        token_for(config_at(tmp_path, host="::", token_file=str(tmp_path / "short")))
+    (tmp_path / "short").write_text("pässword pässword\n")
+    with pytest.raises(VergeError, match="all of ASCII"):
         token_for(config_at(tmp_path, host="::", token_file=str(tmp_path / "short")))
     with pytest.raises(VergeError, match="No such file"):
         token_for(config_at(tmp_path, host="::", token_file=str(tmp_path / "absent")))

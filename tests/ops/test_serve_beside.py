@@ -1,5 +1,7 @@
 """The page beside a run: off when it is off, and given up aloud when a person must act, without the run."""
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from ops.config import fingerprint, parse_config
 from ops.serve.beside import PageBeside
-from tests.ops.serving import make_run
+from tests.ops.serving import ROOT, make_run
 
 SETTINGS = {"name": "served", "model": {"path": "x"}, "problems": {"source": "p"}}
 
@@ -45,3 +47,11 @@ def test_a_page_that_cannot_start_is_given_up_once_with_the_reason(tmp_path: Pat
 def test_whether_a_page_is_served_may_change_when_a_run_is_resumed(enabled: bool) -> None:
     base = fingerprint(parse_config(SETTINGS, "a test"))
     assert fingerprint(parse_config({**SETTINGS, "serve": {"enabled": enabled, "port": 80}}, "b test")) == base
+
+
+def test_a_run_without_a_page_needs_none_of_its_packages() -> None:
+    code = (
+        "import sys, ops.launcher; print([name for name in ('fastapi', 'starlette', 'jinja2') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"

@@ -11,7 +11,7 @@ from ops.serve.figures import COLUMNS, ROWS
 from store.wire import Manifest, Problem
 from tests.ops.browser import CHROMIUM, Tab, browser
 from tests.ops.conftest import Scripted
-from tests.ops.serving import MIXED, NEW, NEWEST, SAID, SCRIPT, Served, commit, ids_of, make_run, serving
+from tests.ops.serving import HARD, MIXED, NEW, NEWEST, SAID, SCRIPT, Served, commit, ids_of, make_run, serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page was not tested")
 DESK, PHONE = (1440, 900), (390, 844)
@@ -182,6 +182,12 @@ def test_the_page_follows_the_run_without_losing_the_readers_place(
         tab.until("document.querySelector('#status').innerText.includes('attempted\\n1')")
         tab.until("document.querySelectorAll('.map a').length === 2")
         assert tab.evaluate("[document.activeElement.id, document.activeElement.value]") == ["where", "gate > 0.5"]
+        cell = "[document.activeElement.dataset.column, document.activeElement.dataset.row]"
+        tab.evaluate("document.querySelector('.map a').focus()")
+        held = tab.evaluate(cell)
+        asyncio.run(more("p1", 2))
+        tab.until("document.querySelector('#status').innerText.includes('attempted\\n2')")
+        assert tab.evaluate(cell) == held != [None, None]
         tab.open(f"{followed.url}problem?id=p0")
         tab.until(LIVE)
         asyncio.run(more("p0", 4))
@@ -236,7 +242,11 @@ async def _begin(scripted: Scripted, name: str, problems: list[Problem], spread:
         await store.close()
 
 
-def test_the_newest_version_and_an_untouched_problem_have_pages_too(tab: Tab, served: Served) -> None:
+def test_the_newest_version_an_untouched_problem_and_a_group_that_left_have_pages_too(
+    tab: Tab, served: Served, scripted: Scripted
+) -> None:
+    tab.open(f"{served.url}problem?id={HARD}&group={scripted.groups[0]}")
+    assert f"Group {scripted.groups[0]} has left the pool" in text_of(tab, "#problem")
     tab.look(*DESK)
     tab.open(f"{served.url}problem?id={NEW}")
     assert "Not attempted yet." in text_of(tab, "#problem")

@@ -8,27 +8,25 @@ function say(message) {
   trouble.hidden = !message;
 }
 
-// Replace a section and keep what the reader was doing in it: focus, text typed, opened details, scrolled lists.
+// What finds a link again after its section was replaced: its cell of the map, or where it leads.
+function marker(link) {
+  const { column, row } = link.dataset;
+  return column ? `a[data-column="${column}"][data-row="${row}"]` : `a[href="${CSS.escape(link.getAttribute("href"))}"]`;
+}
+
+// Replace a section and keep what the reader was doing in it: the focus, opened details, scrolled lists.
 function replace(section, html) {
-  const focused = section.contains(document.activeElement) ? document.activeElement : null;
-  const marker = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.getAttribute("href"));
-  const typed = focused && "value" in focused ? [focused.value, focused.selectionStart, focused.selectionEnd] : null;
+  const focused = section.contains(document.activeElement) ? document.activeElement.closest("a") : null;
+  const wanted = focused && marker(focused);
   const opened = [...section.querySelectorAll("details")].map((details) => details.open);
   const scrolled = [...section.querySelectorAll(".scroll, ul, pre")].map((part) => part.scrollTop);
   section.innerHTML = html;
   section.querySelectorAll("details").forEach((details, i) => { details.open = opened[i] ?? false; });
   section.querySelectorAll(".scroll, ul, pre").forEach((part, i) => { part.scrollTop = scrolled[i] ?? 0; });
-  if (!marker) return;
-  const again = marker.startsWith("#")
-    ? section.querySelector(marker)
-    : [...section.querySelectorAll("a")].find((link) => link.getAttribute("href") === marker);
+  const again = wanted && section.querySelector(wanted);
   if (!again) return;
   if (again.closest(".map")) step(again.closest(".map"), again);
   else again.focus({ preventScroll: true });
-  if (typed && again.setSelectionRange) {
-    again.value = typed[0];
-    again.setSelectionRange(typed[1], typed[2]);
-  }
 }
 
 function listen() {
