@@ -198,7 +198,7 @@ def test_a_page_of_a_hundred_thousand_problems_stays_small_and_its_cells_list_wh
     tab: Tab, tmp_path: Path, scripted: Scripted
 ) -> None:
     make_run(tmp_path, scripted.model, "many", store=_same_store(scripted))
-    asyncio.run(_begin(scripted, "many", [Problem(f"problem-{i}", "what?", "exact") for i in range(MANY)], spread=600))
+    asyncio.run(_begin(scripted, "many", [Problem(f"problem-{i}", "what?", "exact") for i in range(MANY)], spread=300))
     with serving(tmp_path) as many:
         page = many.get("")
         assert len(page.content) < 400_000
