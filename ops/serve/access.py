@@ -58,8 +58,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if self._token is None:
-            name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-            if not is_loopback(name):
+            if not is_loopback(_name_in(headers.get("host", ""))):
                 return _say(421, "this page is served to this machine only; ask for it as localhost")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > MAX_BODY:
@@ -75,6 +74,14 @@ class Guard:
 
 def _say(status: int, detail: str) -> Response:
     return JSONResponse({"detail": detail}, status)
+
+
+def _name_in(host: str) -> str:
+    """The name in a Host header, without the port; "" where there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _token_in(headers: Headers) -> str:
