@@ -57,9 +57,8 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if self._token is None:
-            if not is_loopback(_name_in(headers.get("host", ""))):
-                return _say(421, "this page is served to this machine only; ask for it as localhost")
+        if self._token is None and not is_loopback(_name_in(headers.get("host", ""))):
+            return _say(421, "this page is served to this machine only; ask for it as localhost")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > MAX_BODY:
             return _say(413, f"a request may have {MAX_BODY} bytes of content")
