@@ -138,7 +138,7 @@ class Actor:
 
     async def _roll_out(self, ticket: Ticket) -> None:
         problem, prompt_ids = await self._problem(ticket.problem_id)
-        samples = await self._engine.generate(prompt_ids)
+        samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
         completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
         group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
         self._check_errors(completions)

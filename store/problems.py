@@ -14,7 +14,8 @@ from store.wire import MAX_TEXT, Message, Problem, ProblemFacts
 
 T = TypeVar("T")
 
-TEXT = ("prompt", "verifier", "answer", "tags")
+TEXT = ("prompt", "verifier", "answer", "tags", "limits")
+LIMITS = ("max_completion_tokens", "time_limit_s")
 FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
 _CHUNK = 500
 _FACTS_CHUNK = 1000  # a script is not interrupted: longer ones would make commits wait
@@ -52,11 +53,12 @@ class Problems:
         row = await self._link.call(lambda redis: redis.hmget(self._keys.problem(problem_id), fields))
         if row[0] is None:
             return None
-        prompt, verifier, answer, tags = (value.decode() for value in row[: len(TEXT)])
-        return (
-            Problem(problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags))),
-            _facts(row[len(TEXT) :]),
-        )
+        prompt, verifier, answer, tags, limits = ((value or b"{}").decode() for value in row[: len(TEXT)])
+        problem = Problem(
+            problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags)),
+            **json.loads(limits),  # a problem that was added before there were limits has none
+        )  # fmt: skip
+        return problem, _facts(row[len(TEXT) :])
 
     async def problem_ids(self, start: int = 0) -> list[str]:
         """The ids of the problems from number `start` on, in the order in which they were added."""
@@ -91,12 +93,13 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def _texts(problem: Problem) -> tuple[str, ...]:
     if not 0 < len(problem.id) <= MAX_TEXT:
         raise VergeError(f"problem id {problem.id[:40]!r} has {len(problem.id)} characters, must have 1 to {MAX_TEXT}")
+    limits = {name: value for name in LIMITS if (value := getattr(problem, name)) is not None}
     try:
         texts = (
             problem.id,
             *(
                 json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":"))
-                for value in (problem.prompt, problem.answer, problem.tags)
+                for value in (problem.prompt, problem.answer, problem.tags, limits)
             ),
             problem.verifier,
         )
@@ -104,8 +107,8 @@ def _texts(problem: Problem) -> tuple[str, ...]:
             text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise VergeError(f"problem {problem.id[:40]!r} cannot be stored as JSON text: {error}") from error
-    problem_id, prompt, answer, tags, verifier = texts
-    return problem_id, prompt, verifier, answer, tags
+    problem_id, prompt, answer, tags, held_to, verifier = texts
+    return problem_id, prompt, verifier, answer, tags, held_to
 
 
 def _prompt(value: Any) -> str | tuple[Message, ...]:
