@@ -32,29 +32,6 @@ class Entry:
     why: str = ""
 
 
-def read_problems(config: ProblemsConfig) -> list[Problem]:
-    """The problems of a source that is a file or a folder, in its order.
-
-    Raises:
-        VergeError: it cannot be read, lacks a mapped column, has no problem, or has a bad row, named by its place.
-    """
-    problems: list[Problem] = []
-    first: dict[str, str] = {}
-    for entry in read_entries(config):
-        problem = entry.problem
-        if entry.why or problem is None:
-            raise VergeError(entry.why)
-        if problem.id in first:
-            raise VergeError(
-                f"{entry.place}: the id {problem.id!r} is that of {first[problem.id]} too; ids must be unique"
-            )
-        first[problem.id] = entry.place.removeprefix(f"{config.source} ")
-        problems.append(problem)
-    if not problems:
-        raise VergeError(f"{config.source} has no problems; write one JSON object a line")
-    return problems
-
-
 def read_entries(config: ProblemsConfig) -> Iterator[Entry]:
     """What every row of a source that is a file or a folder gives, bad ones too.
 

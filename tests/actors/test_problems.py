@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from actors.chosen_rows import read_problems
 from actors.config import ProblemsConfig
-from actors.problem_files import read_problems
 from actors.problems import load_problems
 from store.errors import VergeError
 from store.wire import Problem
@@ -25,7 +25,7 @@ def write(path: Path, *lines: dict[str, Any] | str) -> Path:
 
 
 def read(source: Path, **settings: Any) -> list[Problem]:
-    return read_problems(ProblemsConfig(source=str(source), **settings))
+    return list(read_problems(ProblemsConfig(source=str(source), **settings)))
 
 
 def numbered(path: Path, count: int) -> Path:
@@ -85,11 +85,12 @@ def test_a_file_is_split_by_its_seed(tmp_path: Path) -> None:
     split = load_problems(ProblemsConfig(source=source))
     assert (len(split.train), len(split.held_out)) == (45, 5)
     assert len({problem.id for problem in [*split.train, *split.held_out]}) == 50
-    assert split == load_problems(ProblemsConfig(source=source))
-    assert split != load_problems(ProblemsConfig(source=source, seed=1))
+    again, other = (load_problems(ProblemsConfig(source=source, seed=seed)) for seed in (0, 1))
+    assert (list(split.train), list(split.held_out)) == (list(again.train), list(again.held_out))
+    assert list(split.held_out) != list(other.held_out)
     counted = load_problems(ProblemsConfig(source=source, train_count=7, held_out_count=11))
     assert (len(counted.train), len(counted.held_out)) == (7, 11)
-    assert load_problems(ProblemsConfig(source=source, held_out_share=0)).held_out == ()
+    assert len(load_problems(ProblemsConfig(source=source, held_out_share=0)).held_out) == 0
     assert len(load_problems(ProblemsConfig(source=source, held_out_share=0.5)).held_out) == 25
 
 
