@@ -1,6 +1,6 @@
 """What must be true before a run may start: its model, its problems and its store agree."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -33,13 +33,23 @@ def prepare(config: RunConfig) -> Prepared:
     """
     model = resolve_model(config.model.path)
     problems = load_problems(config.problems)
+    check_fit(config, model, chain(problems.train, problems.held_out))
+    return Prepared(model, problems)
+
+
+def check_fit(config: RunConfig, model: Path, problems: Iterable[Problem]) -> None:
+    """Check that every prompt fits and every verifier is there.
+
+    Raises:
+        VergeError: the first thing that a person must change.
+    """
     tokenizer = load_tokenizer(model)
     context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
     longest = 0
 
     def fitting() -> Iterator[Problem]:
         nonlocal longest
-        for problem in chain(problems.train, problems.held_out):
+        for problem in problems:
             longest = max(longest, *map(len, encode_prompts([problem], tokenizer, context, completion).values()))
             yield problem
 
@@ -54,7 +64,6 @@ def prepare(config: RunConfig) -> Prepared:
             f"actor.context_tokens is {context}, but the model has {limit} positions; set it to at most {limit} "
             f"(the longest prompt has {longest} tokens, and completions up to {completion})"
         )
-    return Prepared(model, problems)
 
 
 async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> None:

@@ -60,9 +60,10 @@ class Problems:
         )  # fmt: skip
         return problem, _facts(row[len(TEXT) :])
 
-    async def problem_ids(self, start: int = 0) -> list[str]:
-        """The ids of the problems from number `start` on, in the order in which they were added."""
-        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, -1))
+    async def problem_ids(self, start: int = 0, count: int | None = None) -> list[str]:
+        """The ids of the problems from number `start` on, at most `count`, in the order in which they were added."""
+        end = -1 if count is None else start + count - 1
+        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, end))
         return [problem_id.decode() for problem_id in found]
 
     async def problem_facts(self, problem_ids: Sequence[str]) -> list[ProblemFacts]:

@@ -60,11 +60,29 @@ def test_a_file_gives_its_problems_in_order(tmp_path: Path) -> None:
             "messages must",
         ),
         ({**GOOD, "tags": "easy"}, "line 2: tags is 'easy'"),
+        ({**GOOD, "max_completion_tokens": 0}, "line 2: max_completion_tokens is 0, but must be a whole number ≥ 1"),
+        ({**GOOD, "max_completion_tokens": True}, "max_completion_tokens is True"),
+        ({**GOOD, "time_limit_s": -1}, "line 2: time_limit_s is -1, but must be a number of seconds above 0"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: dict[str, Any] | str, message: str) -> None:
     with pytest.raises(VergeError, match=message):
         read(write(tmp_path, {**GOOD, "id": "first"}, line))
+
+
+def test_a_problem_may_have_limits_of_its_own(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path, {**GOOD, "max_completion_tokens": 7, "time_limit_s": 0.5}))
+    assert (found.max_completion_tokens, found.time_limit_s) == (7, 0.5)
+
+
+def test_a_file_that_changes_while_a_run_starts_is_refused(tmp_path: Path) -> None:
+    file = numbered(tmp_path, 3)
+    problems = read_problems(ProblemsConfig(source=str(file)))
+    assert [problem.id for problem in problems] == ["p0", "p1", "p2"]
+    for count in (2, 4):
+        numbered(tmp_path, count)
+        with pytest.raises(VergeError, match="has changed while it was read"):
+            list(problems)
 
 
 def test_files_that_are_not_there_or_hold_nothing_are_refused(tmp_path: Path) -> None:

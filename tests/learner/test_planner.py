@@ -115,6 +115,15 @@ def test_a_group_without_mass_gives_its_ticket_back_and_another_is_issued(bench:
 
 
 @pytest.mark.parametrize("bench", [{"max_lag": 1}], indirect=True)
+def test_problems_that_are_added_to_a_live_run_are_issued_without_a_restart(bench: Bench) -> None:
+    bench.look()  # 8 tickets: all 6 problems, and 2 of the second epoch
+    bench.line.call(bench.store.add_problems(problems(10)))
+    bench.look(announced_step=2)
+    tickets = bench.line.call(bench.store.take("hand", 16, 0))
+    assert sorted(ticket.problem_id for ticket in tickets[6:]) == [f"p{i}" for i in range(10)]
+
+
+@pytest.mark.parametrize("bench", [{"max_lag": 1}], indirect=True)
 def test_while_a_step_is_taken_what_teaches_nothing_is_replaced_and_new_weights_let_tickets_out(bench: Bench) -> None:
     bench.look()
     bench.commit([2, 2, 2, 2])
