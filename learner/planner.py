@@ -107,8 +107,12 @@ class Planner:
         over = threading.Event()
 
         def tend() -> None:
-            while not over.wait(_TEND_EVERY_S):
+            pause_s = _TEND_EVERY_S
+            while not over.wait(pause_s):
+                began = time.monotonic()
                 self._tend(announced_step())
+                # With a million problems their gates alone take half a second, which is taken from the training.
+                pause_s = max(_TEND_EVERY_S, 4 * (time.monotonic() - began))
 
         with ThreadPoolExecutor(1, "tend") as thread:
             tending = thread.submit(tend)

@@ -1,6 +1,7 @@
 """Problems from files and from built-in families."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from actors.chosen_rows import read_problems
 from actors.config import ProblemsConfig
 from actors.problems import load_problems
 from store.errors import VergeError
+from store.problems import chunks
 from store.wire import Problem
 
 GOOD: dict[str, Any] = {"id": "a", "prompt": "1+1=", "verifier": "number", "answer": 2, "tags": ["easy"]}
@@ -73,6 +75,22 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: dict[str, Any] 
 def test_a_problem_may_have_limits_of_its_own(tmp_path: Path) -> None:
     (found,) = read(write(tmp_path, {**GOOD, "max_completion_tokens": 7, "time_limit_s": 0.5}))
     assert (found.max_completion_tokens, found.time_limit_s) == (7, 0.5)
+
+
+def test_a_large_file_is_never_held_in_memory(tmp_path: Path) -> None:
+    """Checked, split, and gone through as the store takes it in: a small part of the file's size."""
+    file = tmp_path / "large.jsonl"
+    with file.open("w") as out:
+        for number in range(10_000):
+            out.write(json.dumps({**GOOD, "id": f"p{number}", "prompt": f"{number} " * 300}) + "\n")
+    tracemalloc.start()
+    try:
+        split = load_problems(ProblemsConfig(source=str(file)))
+        assert sum(len(chunk) for part in (split.train, split.held_out) for chunk in chunks(part, 500)) == 10_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < file.stat().st_size / 5
 
 
 def test_a_file_that_changes_while_a_run_starts_is_refused(tmp_path: Path) -> None:

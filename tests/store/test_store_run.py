@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_problem_ids_may_hold_anything(server: EmbeddedServer) -> None:
 def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> None:
     chat = Problem(
         "chat", ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "ü?"}), "python:m:f",
-        {"numbers": [1, 2.5, None], "deep": {"x": True}}, ("a", "b"),
+        {"numbers": [1, 2.5, None], "deep": {"x": True}}, ("a", "b"), 40, 2.5,
     )  # fmt: skip
 
     async def body(store: Store, _: Opened) -> None:
@@ -105,6 +106,11 @@ def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> No
         assert (await store.problem_ids())[:3] == ["chat", "p", "q"]
         assert await store.problem("chat") == (chat, ProblemFacts())
         assert await store.problem("nobody") is None
+        with pytest.raises(VergeError, match="'chat' is in the run with another limits"):
+            await store.add_problems([replace(chat, time_limit_s=None)])
+        await store.link.redis.hdel(store.keys.problem("p"), "limits")  # added before there were limits
+        assert await store.problem("p") == (*problems("p"), ProblemFacts())
+        assert await store.add_problems(problems("p")) == 0
         with pytest.raises(VergeError, match="'p' is in the run with another answer"):
             await store.add_problems([*problems("new"), Problem("p", "what is p?", "exact", "43", ("test",))])
         assert await store.problem("new") is None, "nothing of a refused call is added"
