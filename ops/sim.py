@@ -104,10 +104,11 @@ def simulate(scene: Scene) -> dict[str, Any]:
             _hear(ours, _READY_WITHIN_S)
             trainer, began = ScriptedTrainer(scene.step_s), time.monotonic()
             run_learner(settings, OneRank(), trainer)
+            asyncio.run(_end(settings))
             played = _hear(ours, _READY_WITHIN_S)
-            fleet.join()
         finally:
             fleet.kill()
+            fleet.join()
         seconds = (trainer.ended_s or [began])[-1] - began
         return {"scene": scene.model_dump(), **_times(scene, seconds), **asyncio.run(_facts(settings, played))}
 
@@ -150,6 +151,14 @@ async def _open(scene: Scene, settings: LearnerSettings) -> None:
     await store.open_run(meta)
     await store.add_problems(Problem(str(number), "?", "scripted") for number in range(scene.problems))
     await store.announce(manifest_of(0, settings.model, 0))
+    await store.close()
+
+
+async def _end(settings: LearnerSettings) -> None:
+    """The fleet ends with the run: a learner that was stopped on request leaves it open."""
+    store = await Store.connect(settings.store_url, RUN, settings.store_password)
+    if (await store.phase())[0] == "running":
+        await store.set_phase("done", "stopped on request")
     await store.close()
 
 

@@ -17,6 +17,8 @@ from store.wire import Completion, RolloutGroup, Span, Ticket, Verdict
 RUN = "sim"
 _PER_CLIENT = 16
 """Actors that share a client of the store, as those of one machine might share a proxy."""
+_NEVER = 1 << 40
+"""A version after which none comes."""
 _PROMPT = np.arange(16, dtype=np.int32)
 
 
@@ -35,10 +37,11 @@ def play(scene: Scene, place: Place, pipe: Connection) -> None:
 
 async def _play(scene: Scene, place: Place, pipe: Connection) -> None:
     clients = [
-        await Store.connect(place.url, RUN, place.password, scene.lease_s, patience_s=10.0)
-        for _ in range(0, scene.actors, _PER_CLIENT)
+        await Store.connect(place.url, RUN, place.password, scene.lease_s) for _ in range(0, scene.actors, _PER_CLIENT)
     ]
     try:
+        for store in clients:  # a thousand connections that are made at once time out
+            await asyncio.gather(*(store.wait_manifest(_NEVER, block_ms=50) for _ in range(_PER_CLIENT)))
         fleet = Fleet(scene, clients)
         pipe.send("ready")
         await fleet.run()
@@ -63,8 +66,8 @@ class Fleet:
         self._logits = problem_logits(scene)
         self._changes: list[tuple[float, int]] = []
         """When each version came, ascending."""
-        self._held: list[dict[str, tuple[str, Ticket]]] = [{} for _ in clients]
-        """Per client: ticket id → the actor that holds it, and the ticket."""
+        self._held: list[dict[str, Ticket]] = [{} for _ in clients]
+        """Per client: the ticket of each of its actors that holds one."""
         self.crashes = 0
         self.commit_s: list[float] = []
 
@@ -84,15 +87,15 @@ class Fleet:
                 task.cancel()
             await asyncio.gather(over, *tasks, return_exceptions=True)
         for store, held in zip(self._clients, self._held, strict=True):
-            for name, ticket in held.values():
-                await store.give_back(name, [ticket])
+            for consumer, ticket in held.items():
+                await store.give_back(consumer, [ticket])
 
     async def _act(self, name: str, client: int) -> None:
         store, held, lives = self._clients[client], self._held[client], 0
         while True:
             consumer = f"{name}.{lives}"
             for ticket in await store.take(consumer, 1, block_ms=1000):
-                held[ticket.id] = consumer, ticket
+                held[consumer] = ticket
                 group, seconds = self._generate(ticket)
                 if self._rng.random() < self._scene.crash_rate:
                     await asyncio.sleep(seconds * self._rng.random())
@@ -102,7 +105,7 @@ class Fleet:
                     began = time.monotonic()
                     await store.commit(consumer, self._written(group, began - seconds))
                     self.commit_s.append(time.monotonic() - began)
-                del held[ticket.id]
+                del held[consumer]
 
     def _generate(self, ticket: Ticket) -> tuple[RolloutGroup, float]:
         """A group, its spans still to be filled in, and the seconds that it takes."""
@@ -154,8 +157,8 @@ class Fleet:
             if time.monotonic() - renewed > self._scene.lease_s / 3:
                 renewed = time.monotonic()
                 for store, held in zip(self._clients, self._held, strict=True):
-                    for name, ticket in list(held.values()):
-                        await store.renew(name, [ticket])
+                    for consumer, ticket in list(held.items()):
+                        await store.renew(consumer, [ticket])
 
     async def _until_over(self) -> None:
         while (await self._clients[0].phase())[0] == "running":
