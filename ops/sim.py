@@ -25,6 +25,7 @@ from learner.config import (
     ObjectiveConfig,
 )
 from learner.loop import run_learner
+from learner.objective import StepStats
 from learner.publish import manifest_of
 from learner.ranks import Ranks
 from learner.trainer import StepResult
@@ -57,11 +58,12 @@ class ScriptedTrainer:
         """Wait for as long as a step takes."""
         time.sleep(self._step_s)
         self.ended_s.append(time.monotonic())
-        return StepResult({"entropy": _ENTROPY}, applied=True)
+        nothing = StepStats(torch.device("cpu")).metrics() | {"grad_norm": 0.0}
+        return StepResult(nothing | {"entropy": _ENTROPY}, applied=True)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The one number: how many steps were taken."""
-        yield "steps", torch.full((1,), float(len(self.ended_s)))
+        """The one number: how many snapshots there were by now, the base model's included."""
+        yield "snapshots", torch.full((1, 1), 1.0 + len(self.ended_s))
 
     def save(self, folder: Path, tag: str) -> None:
         """An empty folder: there is nothing to continue from."""
@@ -126,7 +128,7 @@ def _settings(scene: Scene, folder: Path, place: Place) -> LearnerSettings:
     model = folder / "base"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "scripted"}))
-    save_file({"steps": torch.zeros(1)}, model / WEIGHTS_FILE)
+    save_file({"snapshots": torch.ones(1, 1)}, model / WEIGHTS_FILE)
     return LearnerSettings(
         learner=LearnerConfig(steps=scene.steps, groups_per_step=scene.groups_per_step, stall_s=60.0),
         objective=ObjectiveConfig(advantage=scene.advantage),
