@@ -134,7 +134,7 @@ def _problem(line: dict[str, Any]) -> Problem:
         raise VergeError(f"max_completion_tokens is {tokens!r}, but must be a whole number ≥ 1")
     if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
         raise VergeError(f"time_limit_s is {seconds!r}, but must be a number of seconds above 0")
-    return Problem(line["id"], _prompt(line), line["verifier"], answer, tuple(tags), tokens, seconds)
+    return Problem(line["id"], _prompt(line), line["verifier"], answer, tuple(tags), tokens, seconds and float(seconds))
 
 
 def _prompt(line: dict[str, Any]) -> str | tuple[Message, ...]:

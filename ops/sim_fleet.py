@@ -1,7 +1,6 @@
 """The scripted actors of a simulation: real tickets, leases and commits; what they generate is drawn, not sampled."""
 
 import asyncio
-import contextlib
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -162,8 +161,7 @@ class Fleet:
 
     async def _until_over(self) -> None:
         while (await self._clients[0].phase())[0] == "running":
-            with contextlib.suppress(TimeoutError):
-                await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
 
 
 def problem_logits(scene: Scene) -> NDArray[np.float64]:

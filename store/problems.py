@@ -17,7 +17,8 @@ T = TypeVar("T")
 TEXT = ("prompt", "verifier", "answer", "tags", "limits")
 LIMITS = ("max_completion_tokens", "time_limit_s")
 FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
-_CHUNK = 500
+_CHUNK, _CHUNK_CHARACTERS = 500, 8 << 20
+"""Most problems, and most text, of one call of the script; one problem may be longer alone."""
 _FACTS_CHUNK = 1000  # a script is not interrupted: longer ones would make commits wait
 
 
@@ -36,9 +37,9 @@ class Problems:
                 has a problem of the same id with other content.
         """
         added = 0
-        for chunk in chunks(problems, _CHUNK):
-            keys = [self._keys.problems, *(self._keys.problem(problem.id) for problem in chunk)]
-            reply = await self._link.run("add_problems", keys, [text for item in chunk for text in _texts(item)])
+        for batch in in_batches(map(_texts, problems)):
+            keys = [self._keys.problems, *(self._keys.problem(problem_id) for problem_id, *_ in batch)]
+            reply = await self._link.run("add_problems", keys, [text for texts in batch for text in texts])
             if reply[0] < 0:
                 raise VergeError(
                     f"problem {reply[1].decode()!r} is in the run with another {reply[2].decode()}; "
@@ -89,6 +90,21 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def in_batches(problems: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    """The texts of problems, in order, as many together as one call should carry."""
+    batch: list[tuple[str, ...]] = []
+    length = 0
+    for texts in problems:
+        more = sum(map(len, texts))
+        if batch and (len(batch) == _CHUNK or length + more > _CHUNK_CHARACTERS):
+            yield batch
+            batch, length = [], 0
+        batch.append(texts)
+        length += more
+    if batch:
+        yield batch
 
 
 def _texts(problem: Problem) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 
 from store.client import Store
 from store.errors import VergeError
+from store.problems import in_batches
 from store.server import EmbeddedServer
 from store.wire import Manifest, Problem, ProblemFacts
 from tests.store.scripted import META, Opened, group, play, problems
@@ -91,6 +92,13 @@ def test_problem_ids_may_hold_anything(server: EmbeddedServer) -> None:
         assert [made.problem_id for made in found.values() if made] == WEIRD
 
     play(server, body)
+
+
+def test_large_problems_are_sent_a_few_at_a_time() -> None:
+    small, large, huge = ("s", "x"), ("l", "x" * (3 << 20)), ("h", "x" * (20 << 20))
+    sent = list(in_batches([*[small] * 1200, *[large] * 5, huge, small]))
+    assert [len(batch) for batch in sent] == [500, 500, 202, 2, 1, 1, 1]
+    assert sum(map(len, sent)) == 1207
 
 
 def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> None:
