@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 
 from learner.batches import TrainGroup
 from learner.config import (
-    AdmissionConfig,
     CorrectionConfig,
     DrawConfig,
     GatingConfig,
@@ -135,7 +134,7 @@ def _settings(scene: Scene, folder: Path, place: Place) -> LearnerSettings:
         correction=CorrectionConfig(),
         gating=GatingConfig(),
         draw=DrawConfig(),
-        admission=AdmissionConfig(max_lag=scene.max_lag),
+        admission=scene.admission,
         model=model,
         run_dir=folder,
         store_url=place.url,

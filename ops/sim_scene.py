@@ -4,8 +4,9 @@ from math import log
 from statistics import NormalDist
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from learner.config import AdmissionConfig
 from store.section import Section
 
 
@@ -27,6 +28,10 @@ class Scene(Section):
     """G, completions of one group."""
     max_lag: int = Field(2, ge=0)
     """Largest lag, in versions, of a group that is trained on; 0 is synchronous."""
+    max_uses: int = Field(1, ge=1)
+    """Steps that may train on one group."""
+    samples_per_insert: float = Field(1.0, gt=0)
+    """Mean number of steps that train on one group; above 1 is replay."""
     median_tokens: float = Field(40.0, ge=1)
     """Median of X, a completion's length."""
     sigma: float = Field(0.6, gt=0, le=3)
@@ -55,6 +60,14 @@ class Scene(Section):
     """Of lengths, verdicts, failures, and the learner's own draws."""
 
     @model_validator(mode="after")
+    def _admission(self) -> Self:
+        try:
+            _ = self.admission
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        return self
+
+    @model_validator(mode="after")
     def _lengths(self) -> Self:
         if self.longest_tokens < self.median_tokens:
             raise ValueError(
@@ -62,6 +75,11 @@ class Scene(Section):
                 "completions would be truncated"
             )
         return self
+
+    @property
+    def admission(self) -> AdmissionConfig:
+        """The learner's own section."""
+        return AdmissionConfig(max_lag=self.max_lag, max_uses=self.max_uses, samples_per_insert=self.samples_per_insert)
 
     @property
     def samples(self) -> int:
@@ -84,5 +102,6 @@ class Scene(Section):
         return self.steps * (self.step_s + max(self._share_s(), longest))
 
     def _share_s(self) -> float:
-        """Seconds in which the whole fleet generates a batch if it is never idle."""
-        return self.groups_per_step * self.mean_longest_s(self.group_size) / self.actors
+        """Seconds in which the whole fleet, if it is never idle, generates what a step may use up."""
+        groups = self.groups_per_step / self.samples_per_insert
+        return groups * self.mean_longest_s(self.group_size) / self.actors

@@ -59,10 +59,24 @@ def test_without_lag_every_group_is_of_the_newest_weights() -> None:
     assert found["idle_share"] > 0.02  # the learner waits for each batch: that is what asynchrony is for
 
 
+def test_replay_uses_groups_again_and_generates_fewer() -> None:
+    scene = Scene(**QUICK, max_uses=2, samples_per_insert=2.0)
+    found = simulate(scene)
+    counters = found["counters"]
+    assert counters["drawn"] == 32
+    assert counters["committed"] - counters["refunded"] < 32
+    slow = scene.model_copy(update={"actors": 1, "step_s": 0.0})
+    once = slow.model_copy(update={"max_uses": 1, "samples_per_insert": 1.0})
+    assert slow.asynchronous_bound_s() == pytest.approx(once.asynchronous_bound_s() / 2)
+
+
 def test_a_scene_that_cannot_be_is_refused_in_one_line() -> None:
     result = CliRunner().invoke(app, ["sim", "--set", "longest_tokens=10"])
     assert isinstance(result.exception, VergeError)
     assert "longest_tokens is 10 but must be ≥ 40 (= median_tokens)" in str(result.exception)
+    result = CliRunner().invoke(app, ["sim", "--set", "samples_per_insert=3"])
+    assert isinstance(result.exception, VergeError)
+    assert "samples_per_insert is 3 but must be ≤ 1 (= max_uses)" in str(result.exception)
 
 
 def test_bench_loop_says_what_it_can_measure() -> None:
