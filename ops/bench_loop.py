@@ -9,13 +9,13 @@ from ops.sim_scene import Scene
 IDLE_SHARE, OVER_BOUND = 0.02, 0.9
 
 
-STEPS, STEP_S = 12, 2.0
+STEPS, STEP_S = 8, 4.0
 
 
 def run(steps: int = STEPS, step_s: float = STEP_S) -> dict[str, Any]:
     """Play the same scene asynchronously, at max_lag 2, and synchronously.
 
-    Its fleet generates a batch in less than half a step, so that what the learner waits for is the loop's own doing.
+    Its fleet generates a batch in a quarter of a step, so that what the learner waits for is the loop's own doing.
 
     Returns:
         `checks`: sim_idle_share, of the learner, asynchronous; sim_max_lag_excess, beyond max_lag, of either;
