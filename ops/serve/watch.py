@@ -80,7 +80,7 @@ class Watch:
         entries = await self.log.read(self.store)
         manifest = await self.store.manifest()
         version = manifest.version if manifest else 0
-        added = await self.store.problem_ids(len(self.mirror.ids))
+        added = await self.store.problem_ids(len(self.mirror.ids), 1)
         if before is None or entries or added or version != before.version:
             # After the log was read: whatever problem it names, the mirror then has.
             columns = await problem_columns(self.store, self.gate, mirror=self.mirror)
