@@ -19,6 +19,9 @@ class LearnerConfig(Section):
     """Learner steps of the whole run, those before a resume included."""
     groups_per_step: int = Field(64, ge=1)
     """B, rollout groups drawn for one step, over all ranks."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimiser steps of one step, each on its own share of the B groups; their advantages, α, δ and gates are those
+    of the step's start. Above 1 the later shares meet a policy that has moved: see correction.kind = decoupled."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW after warm-up; constant."""
     warmup_steps: int = Field(10, ge=0)
@@ -51,6 +54,11 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.mini_batches > self.groups_per_step:
+            raise ValueError(
+                f"mini_batches is {self.mini_batches} but must be ≤ {self.groups_per_step} (= groups_per_step): each"
+                " optimiser step needs a group of its own; lower mini_batches or raise groups_per_step"
+            )
         for name, beta in zip(("first", "second"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas: the {name} is {beta} but must be in [0, 1)")
@@ -84,30 +92,43 @@ class ObjectiveConfig(Section):
     def _known(self) -> Self:
         made = advantages.make(self.advantage, **self.params)  # ValueError names what is wrong
         made.success(1, 2)  # and says so where a group's counts are not enough, which are all that the learner has
-        if self.normalisation != "constant" and "constant_tokens" in self.model_fields_set:
-            raise ValueError(f"constant_tokens has no effect with normalisation = {self.normalisation}")
+        if self.normalisation != "constant":
+            _refuse_idle(self, ("constant_tokens",), f"normalisation = {self.normalisation}")
         return self
 
 
 class CorrectionConfig(Section):
     """How the age of a group is corrected: weights on log π from the ratio π/μ (DESIGN §6)."""
 
-    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo"] = "tis"
+    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo", "decoupled"] = "tis"
     """tis: ratio truncated at the cap; mis: tokens above the cap dropped; seq_*: the same with the whole
     completion's ratio; topr: 1 on positives, the completion's ratio truncated at 1 on negatives; gspo: the geometric
     mean of the completion's ratios, which the trust region judges too (2507.18071; with sequence_mean); none: 1.
+    decoupled: with ρ the policy at the step's start, min(ρ/μ, cap)·π/ρ, and the trust region judges π/ρ (2505.24298);
+    with mini_batches = 1, π is ρ: then it is tis without a trust region.
     CISPO is tis with one cap for both signs and no trust region; PPO's clip is mis with the trust region, a
-    cap_positive above 1 + clip_high, and a cap_negative that is its dual clip."""
+    cap_positive above 1 + clip_high, and a cap_negative that is its dual clip; with several mini-batches and rollouts
+    that are not fresh, it is decoupled."""
     cap_positive: float = Field(2.0, gt=0)
-    """Largest ratio on completions with a positive advantage (tis, mis, seq_tis, seq_mis)."""
+    """Largest ratio on completions with a positive advantage (tis, mis, seq_tis, seq_mis, decoupled)."""
     cap_negative: float = Field(1.0, gt=0)
-    """Largest ratio on completions with a negative advantage (tis, mis, seq_tis, seq_mis)."""
+    """Largest ratio on completions with a negative advantage (tis, mis, seq_tis, seq_mis, decoupled)."""
     trust: bool = True
     """Mask the tokens whose ratio has left [1 − clip_low, 1 + clip_high] in the direction of their advantage."""
     clip_low: float = Field(0.1, gt=0, lt=1)
     """A token of a negative completion is masked below ratio 1 − clip_low."""
     clip_high: float = Field(0.28, gt=0)
-    """A token of a positive completion is masked above ratio 1 + clip_high."""
+    """A token of a positive completion is masked above ratio 1 + clip_high: above clip_low it is DAPO's clip-higher."""
+    dual_clip: float | None = Field(None, gt=1)
+    """PPO's dual clip: a token of a negative completion is masked above this ratio, too (with trust)."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if not self.trust:
+            _refuse_idle(self, ("clip_low", "clip_high", "dual_clip"), "trust = false")
+        if self.kind not in ("tis", "mis", "seq_tis", "seq_mis", "decoupled"):
+            _refuse_idle(self, ("cap_positive", "cap_negative"), f"kind = {self.kind}")
+        return self
 
 
 class GatingConfig(Section):
@@ -210,6 +231,13 @@ class LearnerSettings:
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0
     """For how long an absent store is waited for."""
+
+
+def _refuse_idle(section: Section, names: tuple[str, ...], setting: str) -> None:
+    """ValueError for a field that differs from its default although nothing reads it under `setting`."""
+    for name in names:
+        if getattr(section, name) != type(section).model_fields[name].default:
+            raise ValueError(f"{name} has no effect with {setting}; leave it out")
 
 
 def _boundary_at_prior(a: float, b: float, k: int) -> float:

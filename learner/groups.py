@@ -7,7 +7,7 @@ from store.wire import Completion, RolloutGroup, Verdict
 
 
 def training_group(
-    group: RolloutGroup, success: float, failure: float, weight: float, mask_truncated: bool
+    group: RolloutGroup, success: float, failure: float, weight: float, mask_truncated: bool, mini_batch: int = 0
 ) -> TrainGroup:
     """The completions with an advantage; `error` verdicts are left out, and masked truncated ones.
 
@@ -27,6 +27,7 @@ def training_group(
         weight=weight,
         eligible=len(eligible),
         eligible_tokens=int(sum(np.isfinite(c.logprobs).sum() for c in eligible)),
+        mini_batch=mini_batch,
     )
 
 

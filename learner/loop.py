@@ -134,13 +134,14 @@ class Learner:
         result = self._trainer.step(groups, planner.step)
         planner.step += 1
         if result.applied:
-            self._skipped = 0
             planner.version += 1
             self._publish(planner.version)
         if self._ranks.first:
             self._record(result, sum(len(g.completions) for g in groups), time.monotonic() - started)
-        if not result.applied:
-            self._skip(result.reason, plan)
+        if result.reason:
+            self._skip(result, plan)
+        else:
+            self._skipped = 0
 
     def _fetch(self, plan: Plan) -> tuple[list[Any], list[str]]:
         """This rank's groups, and the ids (of all ranks) whose payload is gone or unfit."""
@@ -164,6 +165,7 @@ class Learner:
                     plan["failure"][i],
                     plan["weight"][i],
                     self._settings.objective.truncated == "mask",
+                    i % self._settings.learner.mini_batches,
                 )
             )
         lost = [plan["ids"][i] for i, flag in enumerate(self._ranks.reduce(gone, "max")) if flag]
@@ -213,18 +215,19 @@ class Learner:
         )
         self._wait_s = 0.0
 
-    def _skip(self, reason: str, plan: Plan) -> None:
-        """A step that changed nothing: leave its batch for inspection; too many in a row end the run."""
+    def _skip(self, result: StepResult, plan: Plan) -> None:
+        """A step that was not whole: leave its batch for inspection; too many in a row end the run."""
         self._skipped += 1
+        reason, how = result.reason, "cut short" if result.applied else "skipped"
         step, folder = self._planner.step, self._settings.run_dir / "skipped"
         if self._ranks.first:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"step-{step:07d}.json").write_text(json.dumps({"reason": reason, **plan}, indent=1))
-            say(f"step {step} was skipped, because {reason}; its batch is in {folder}")
+            say(f"step {step} was {how}, because {reason}; its batch is in {folder}")
         if self._skipped == _MOST_SKIPPED:
             raise VergeError(
-                f"{_MOST_SKIPPED} steps in a row, up to {step}, were skipped, the last because {reason}; the weights"
-                f" are those before them; lower learner.lr, and look at the batches in {folder}"
+                f"{_MOST_SKIPPED} steps in a row, up to {step}, were skipped or cut short, the last because {reason};"
+                f" the weights are the last that were finite; lower learner.lr, and look at the batches in {folder}"
             )
 
     def _checkpoint(self) -> None:

@@ -22,8 +22,23 @@ SUMS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """What is known of N tokens of S completions before the model runs.
+
+    behaviour: log μ, float[N], not finite = missing. proximal: log-probs of the policy at the step's start, float[N],
+    NaN = those of the policy itself. sample: int64[N], the completion of each token. advantage, weight: float[S].
+    """
+
+    behaviour: Tensor
+    proximal: Tensor
+    sample: Tensor
+    advantage: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Denominator:
-    """What a step trains on, over all its micro-batches and ranks: completions and completion tokens."""
+    """What an optimiser step trains on, over its micro-batches and ranks: completions and completion tokens."""
 
     completions: int
     tokens: int
@@ -72,26 +87,35 @@ class Corrected:
     clipped: Tensor
 
 
-def correct(
-    logprobs: Tensor, behaviour: Tensor, advantage: Tensor, sample: Tensor, config: CorrectionConfig
-) -> Corrected:
-    """Correction weights (DESIGN §6).
-
-    Args:
-        logprobs: log π, float[N]. behaviour: log μ, float[N]; a non-finite one masks its token.
-        advantage: float[S], by completion. sample: int64[N], the completion of each token.
-    """
-    present = torch.isfinite(behaviour)
-    behaviour = behaviour.to(logprobs.dtype)
-    log_ratio = torch.where(present, logprobs.detach() - behaviour, 0.0)
-    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    positive = (advantage >= 0)[sample]
-    weight, clipped = _weight(ratio, log_ratio, present, positive, sample, len(advantage), config)
-    if config.trust:
+def correct(logprobs: Tensor, tokens: Tokens, config: CorrectionConfig) -> Corrected:
+    """Correction weights (DESIGN §6) of log π, float[N]; a missing behaviour log-prob masks its token."""
+    present = torch.isfinite(tokens.behaviour)
+    logprobs = logprobs.detach()
+    log_ratio = torch.where(present, logprobs - tokens.behaviour.to(logprobs.dtype), 0.0)
+    ratio = _exp(log_ratio)
+    positive = (tokens.advantage >= 0)[tokens.sample]
+    if config.kind == "decoupled":
+        moved = torch.where(torch.isnan(tokens.proximal), 0.0, logprobs - tokens.proximal.to(logprobs.dtype))
+        judged = _exp(moved)
+        weight = torch.minimum(_exp(log_ratio - moved), _cap(positive, config).to(ratio.dtype)) * judged
+        clipped = torch.zeros_like(positive)
+    else:
+        weight, clipped = _weight(ratio, log_ratio, present, positive, tokens, config)
         judged = weight if config.kind == "gspo" else ratio  # gspo judges a completion as a whole
+    if config.trust:
         clipped = clipped | torch.where(positive, judged > 1 + config.clip_high, judged < 1 - config.clip_low)
+        if config.dual_clip is not None:
+            clipped = clipped | (~positive & (judged > config.dual_clip))
     clipped = clipped & present
     return Corrected(torch.where(present & ~clipped, weight, 0.0), ratio, present, clipped)
+
+
+def _exp(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def _cap(positive: Tensor, config: CorrectionConfig) -> Tensor:
+    return torch.where(positive, config.cap_positive, config.cap_negative)
 
 
 def _sum_by_sample(values: Tensor, sample: Tensor, samples: int) -> Tensor:
@@ -100,28 +124,23 @@ def _sum_by_sample(values: Tensor, sample: Tensor, samples: int) -> Tensor:
 
 
 def _weight(
-    ratio: Tensor,
-    log_ratio: Tensor,
-    present: Tensor,
-    positive: Tensor,
-    sample: Tensor,
-    samples: int,
-    config: CorrectionConfig,
+    ratio: Tensor, log_ratio: Tensor, present: Tensor, positive: Tensor, tokens: Tokens, config: CorrectionConfig
 ) -> tuple[Tensor, Tensor]:
     """Weight of each token before the trust region, and which ones the correction itself drops."""
     nothing = torch.zeros_like(positive)
     if config.kind == "none":
         return torch.ones_like(ratio), nothing
     if config.kind in ("topr", "seq_tis", "seq_mis", "gspo"):
+        sample, samples = tokens.sample, len(tokens.advantage)
         sequence = _sum_by_sample(log_ratio, sample, samples)
         if config.kind == "gspo":
             sequence = sequence / _sum_by_sample(present.to(ratio.dtype), sample, samples).clamp(min=1.0)
-        ratio = sequence.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()[sample]
+        ratio = _exp(sequence)[sample]
     if config.kind == "gspo":
         return ratio, nothing
     if config.kind == "topr":
         return torch.where(positive, 1.0, ratio.clamp(max=1.0)), nothing
-    cap = torch.where(positive, config.cap_positive, config.cap_negative).to(ratio.dtype)
+    cap = _cap(positive, config).to(ratio.dtype)
     if config.kind in ("tis", "seq_tis"):
         return torch.minimum(ratio, cap), nothing
     return ratio, ratio > cap
@@ -130,21 +149,19 @@ def _weight(
 def policy_loss(
     logprobs: Tensor,
     entropy: Tensor,
-    behaviour: Tensor,
-    advantage: Tensor,
-    draw_weight: Tensor,
-    sample: Tensor,
+    tokens: Tokens,
     denominator: Denominator,
     objective: ObjectiveConfig,
     correction: CorrectionConfig,
     stats: StepStats,
 ) -> Tensor:
-    """One micro-batch's share of the step's loss, a scalar; what it saw is added to `stats`.
+    """One micro-batch's share of an optimiser step's loss, a scalar; what it saw is added to `stats`.
 
-    logprobs, entropy, behaviour: float[N]; advantage, draw_weight: float[S]; sample: int64[N].
+    logprobs, entropy: float[N].
     """
-    corrected = correct(logprobs, behaviour, advantage, sample, correction)
-    coefficient = (draw_weight * advantage).to(logprobs.dtype)[sample] * corrected.weight
+    advantage, sample = tokens.advantage, tokens.sample
+    corrected = correct(logprobs, tokens, correction)
+    coefficient = (tokens.weight * advantage).to(logprobs.dtype)[sample] * corrected.weight
     if objective.normalisation == "token_mean":
         coefficient = coefficient / denominator.tokens
     elif objective.normalisation == "sequence_mean":

@@ -101,7 +101,8 @@ class Planner:
         self._fruitless.reset()
         self._arrived.clear()
         self._said = self._clock()
-        return balance([entry.tokens for entry in batch.drawn.entries], self._ranks)
+        tokens = [entry.tokens for entry in batch.drawn.entries]
+        return balance(tokens, self._ranks, self._settings.learner.mini_batches)
 
     def lost(self, ids: Sequence[str]) -> None:
         """Payloads that were gone when a rank fetched them."""

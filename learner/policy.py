@@ -4,15 +4,18 @@ Logits exist only at completion positions and only a chunk at a time: the chunk 
 tokens × vocabulary float32 tensor is ever whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learner.batches import MicroBatch, Shape
+from learner.batches import DoubleArray, MicroBatch, Shape
+from learner.objective import Tokens
 from store.errors import VergeError
 
+Forward = Callable[["DeviceBatch"], tuple[Tensor, Tensor]]
+"""A `Policy`, or the engine around one: log-probs and entropies of a batch."""
 CHUNK_ELEMENTS = 1 << 24
 """At most this many logits at once (64 MB in float32)."""
 
@@ -109,10 +112,19 @@ class DeviceBatch:
         self.mask = tensor(batch.mask())[:, None]
         self.source = tensor(batch.source)
         self.target = tensor(batch.target)
-        self.behaviour = tensor(batch.behaviour)
-        self.sample = tensor(batch.sample)
-        self.advantage = tensor(batch.advantage)
-        self.weight = tensor(batch.weight)
+        self.tokens = Tokens(
+            tensor(batch.behaviour),
+            tensor(batch.proximal),
+            tensor(batch.sample),
+            tensor(batch.advantage),
+            tensor(batch.weight),
+        )
+
+
+@torch.no_grad()
+def logprobs_of(forward: Forward, batches: Sequence[MicroBatch], device: torch.device) -> list[DoubleArray]:
+    """Log-probs of the tokens of micro-batches without gradient, float64[N] each."""
+    return [forward(DeviceBatch(batch, device))[0].double().cpu().numpy() for batch in batches]
 
 
 def shape_of(model: Any) -> Shape:

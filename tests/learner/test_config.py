@@ -22,6 +22,7 @@ from learner import config
         ("GatingConfig", {"k": 256}, r"E\[\(1−p\)\^255\] is 0.00391: every gate would start closed"),
         ("GatingConfig", {"gamma": 0}, "greater than 0"),
         ("LearnerConfig", {"dtype": "bf16"}, "set zero_stage = 1"),
+        ("LearnerConfig", {"mini_batches": 5, "groups_per_step": 4}, r"must be ≤ 4 \(= groups_per_step\)"),
         ("LearnerConfig", {"betas": (0.9, 1.0)}, r"the second is 1.0 but must be in \[0, 1\)"),
         ("ObjectiveConfig", {"advantage": "fade_bgb"}, "fade_bbg"),
         ("ObjectiveConfig", {"advantage": "unlikely"}, "log-prob"),
@@ -30,6 +31,10 @@ from learner import config
         ("ObjectiveConfig", {"normalisation": "token_mean", "constant_tokens": 9.0}, "no effect"),
         ("CorrectionConfig", {"clip_low": 1.0}, "less than 1"),
         ("CorrectionConfig", {"kind": "vtrace"}, "tis"),
+        ("CorrectionConfig", {"trust": False, "clip_low": 0.2}, "clip_low has no effect with trust = false"),
+        ("CorrectionConfig", {"trust": False, "dual_clip": 3.0}, "dual_clip has no effect with trust = false"),
+        ("CorrectionConfig", {"dual_clip": 1.0}, "greater than 1"),
+        ("CorrectionConfig", {"kind": "topr", "cap_positive": 3.0}, "cap_positive has no effect with kind = topr"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused_with_its_reason(
@@ -37,6 +42,14 @@ def test_a_config_that_cannot_work_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         getattr(config, section)(**values)
+
+
+@pytest.mark.parametrize("section", ["ObjectiveConfig", "CorrectionConfig"])
+@pytest.mark.parametrize("values", [{"normalisation": "token_mean"}, {"kind": "gspo", "trust": False}])
+def test_a_config_written_out_in_full_is_read_back(section: str, values: dict[str, Any]) -> None:
+    known = {name: value for name, value in values.items() if name in getattr(config, section).model_fields}
+    chosen = getattr(config, section)(**known)
+    assert getattr(config, section).model_validate_json(chosen.model_dump_json()) == chosen
 
 
 def test_the_defaults_are_those_of_the_design() -> None:

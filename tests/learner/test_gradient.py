@@ -3,7 +3,7 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -80,6 +80,8 @@ def plain_loss(
             cap = correction.cap_positive if positive else correction.cap_negative
             for t, log_ratio in enumerate(log_ratios):
                 ratio = math.exp(min(max(log_ratio, -20), 20))
+                moved = 0.0 if answer.proximal is None else float(logprobs[t].detach()) - answer.proximal[t]
+                moved = math.exp(min(max(moved, -20), 20))
                 weight = {
                     "none": 1.0,
                     "tis": min(ratio, cap),
@@ -88,9 +90,12 @@ def plain_loss(
                     "seq_tis": min(whole, cap),
                     "seq_mis": whole if whole <= cap else 0.0,
                     "gspo": mean,
+                    "decoupled": min(ratio / moved, cap) * moved,
                 }[correction.kind]
-                judged = mean if correction.kind == "gspo" else ratio
+                judged = {"gspo": mean, "decoupled": moved}.get(correction.kind, ratio)
                 outside = judged > 1 + correction.clip_high if positive else judged < 1 - correction.clip_low
+                if correction.dual_clip is not None and not positive:
+                    outside = outside or judged > correction.dual_clip
                 if not present[t] or (correction.trust and outside):
                     continue
                 divisor = {
@@ -103,7 +108,9 @@ def plain_loss(
 
 
 def near_behaviour(model: torch.nn.Module, groups: list[TrainGroup], temperature: float) -> list[TrainGroup]:
-    """The same groups with behaviour log-probs a little off the model's, and one missing, so that every branch runs."""
+    """The same groups with behaviour and proximal log-probs a little off the model's, and some of the behaviour's
+    missing, so that every branch runs.
+    """
     rng = np.random.default_rng(5)
     near = []
     for group in groups:
@@ -114,7 +121,8 @@ def near_behaviour(model: torch.nn.Module, groups: list[TrainGroup], temperature
             behaviour = (logprobs.numpy() + rng.normal(0, 0.25, len(logprobs))).astype(np.float32)
             if rng.random() < 0.2:
                 behaviour[-1] = np.nan
-            answers.append(TrainCompletion(answer.token_ids, behaviour, answer.advantage))
+            proximal = logprobs.numpy() + rng.normal(0, 0.25, len(logprobs))
+            answers.append(TrainCompletion(answer.token_ids, behaviour, answer.advantage, proximal))
         tokens = int(sum(np.isfinite(a.behaviour).sum() for a in answers))
         near.append(TrainGroup(group.id, group.prompt_ids, tuple(answers), group.weight, group.eligible, tokens))
     return near
@@ -158,15 +166,18 @@ def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
     assert seen == len(expected)
 
 
-@pytest.mark.parametrize("kind", ["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo"])
+TRUST: dict[str, dict[str, Any]] = {"trust": {}, "no trust": {"trust": False}, "dual clip": {"dual_clip": 1.2}}
+
+
+@pytest.mark.parametrize("kind", get_args(CorrectionConfig.model_fields["kind"].annotation))
 @pytest.mark.parametrize("normalisation", ["token_mean", "sequence_mean", "constant"])
-@pytest.mark.parametrize("trust", [True, False])
+@pytest.mark.parametrize("trust", TRUST)
 def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(
-    tied: torch.nn.Module, kind: Any, normalisation: Any, trust: bool
+    tied: torch.nn.Module, kind: Any, normalisation: Any, trust: str
 ) -> None:
     model = tied
     objective = ObjectiveConfig(normalisation=normalisation)
-    correction = CorrectionConfig(kind=kind, trust=trust)
+    correction = CorrectionConfig(kind=kind, **TRUST[trust])
     groups = near_behaviour(model, random_groups(3, seed=2, size=3), 1.3)
     plain = plain_loss(model, groups, 1.3, objective, correction)
     plain.backward()
@@ -175,10 +186,7 @@ def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(
     for batch in pack(groups, SHAPES["shared prompt"], 30):
         data = DeviceBatch(batch, CPU)
         logprobs, entropy = policy(data)
-        policy_loss(
-            logprobs, entropy, data.behaviour, data.advantage, data.weight, data.sample,
-            Denominator.of(groups), objective, correction, stats,
-        ).backward()  # fmt: skip
+        policy_loss(logprobs, entropy, data.tokens, Denominator.of(groups), objective, correction, stats).backward()
     assert stats.metrics()["loss"] == pytest.approx(float(plain.detach()), abs=1e-12)
     assert float((gradient(model) - expected).abs().max()) < 1e-10
 

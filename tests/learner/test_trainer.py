@@ -27,9 +27,16 @@ def ranks() -> Ranks:
     return Ranks()
 
 
-def trainer_of(model: Path, ranks: Ranks, **changes: Any) -> Trainer:
+DEFAULT = CorrectionConfig()
+
+
+def trainer_of(model: Path, ranks: Ranks, correction: CorrectionConfig = DEFAULT, **changes: Any) -> Trainer:
     learner = LearnerConfig(**{"lr": 1e-3, "threads": 1, "warmup_steps": 0, "micro_batch_tokens": 40, **changes})
-    return Trainer(model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, ranks)
+    return Trainer(model, learner, ObjectiveConfig(), correction, 1.0, ranks)
+
+
+def in_mini_batches(groups: list[TrainGroup], count: int) -> list[TrainGroup]:
+    return [replace(group, mini_batch=index % count) for index, group in enumerate(groups)]
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -64,6 +71,64 @@ def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, s
     for name in ("loss", "grad_norm", "entropy"):
         assert [m[name] for m in other] == pytest.approx([m[name] for m in base], rel=1e-5)
     assert furthest(base_weights, other_weights) < 1e-6
+
+
+def test_each_mini_batch_is_an_optimiser_step_of_its_own(model: Path, ranks: Ranks) -> None:
+    groups = in_mini_batches(random_groups(7), 3)
+    whole, apart = trainer_of(model, ranks, mini_batches=3), trainer_of(model, ranks)
+    result = whole.step(groups, 0)
+    singles = [apart.step([replace(g, mini_batch=0) for g in groups[k::3]], 0).metrics for k in range(3)]
+    assert furthest(weights(whole), weights(apart)) == 0
+    assert result.applied
+    assert result.metrics["loss"] == pytest.approx(np.mean([m["loss"] for m in singles]))
+    assert result.metrics["grad_norm"] == max(m["grad_norm"] for m in singles)
+    assert result.metrics["trained_tokens"] == sum(m["trained_tokens"] for m in singles)
+
+
+def test_the_proximal_policy_of_every_mini_batch_is_that_of_the_steps_start(model: Path, ranks: Ranks) -> None:
+    correction = CorrectionConfig(kind="decoupled", clip_low=0.02, clip_high=0.02)
+    groups = in_mini_batches(random_groups(6), 2)
+    whole, apart = (trainer_of(model, ranks, correction, lr=5e-3, mini_batches=n) for n in (2, 1))
+    start = whole.logprobs(groups)
+    result = whole.step(groups, 0)
+    kept = [
+        replace(group, mini_batch=0, completions=tuple(
+            replace(c, proximal=logprobs) for c, logprobs in zip(group.completions, of_group, strict=True)
+        ))
+        for group, of_group in zip(groups, start, strict=True)
+    ]  # fmt: skip
+    apart.step(kept[0::2], 0)
+    later = apart.step(kept[1::2], 0).metrics
+    assert furthest(weights(whole), weights(apart)) == 0
+    # The second optimiser step meets tokens that the first has moved by more than 2 %, and only it does.
+    assert later["clip_share_positive"] > 0
+    assert 0 < result.metrics["clip_share_positive"] < later["clip_share_positive"]
+
+
+@pytest.mark.parametrize("kind", ["tis", "decoupled"])
+def test_mini_batches_take_the_same_step_at_any_micro_batch_and_zero_stage(
+    model: Path, ranks: Ranks, kind: Any
+) -> None:
+    correction, found = CorrectionConfig(kind=kind), []
+    for budget, stage in ((16, 0), (10_000, 0), (40, 1), (40, 3)):
+        trainer = trainer_of(model, ranks, correction, micro_batch_tokens=budget, zero_stage=stage, mini_batches=2)
+        metrics = trainer.step(in_mini_batches(random_groups(5), 2), 0).metrics
+        found.append((metrics, weights(trainer)))
+    (first, first_weights), *others = found
+    for metrics, moved in others:
+        assert metrics == pytest.approx(first, rel=1e-5, abs=1e-6)
+        assert furthest(first_weights, moved) < 5e-6  # AdamW magnifies the rounding of gradients near 0
+
+
+def test_a_mini_batch_that_is_not_finite_ends_the_step_and_keeps_the_ones_before(model: Path, ranks: Ranks) -> None:
+    groups = in_mini_batches(random_groups(4), 2)
+    bad = [group if group.mini_batch == 0 else poisoned([group])[0] for group in groups]
+    hit, clean = trainer_of(model, ranks, mini_batches=2), trainer_of(model, ranks)
+    result = hit.step(bad, 0)
+    clean.step(groups[0::2], 0)
+    assert result.applied
+    assert result.reason.startswith("in mini-batch 2 ")
+    assert furthest(weights(hit), weights(clean)) == 0
 
 
 def poisoned(groups: list[TrainGroup]) -> list[TrainGroup]:
