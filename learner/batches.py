@@ -28,12 +28,14 @@ class TrainCompletion:
     """One completion to train on: ids int64[T], behaviour log-probs float32[T] (NaN = missing), its advantage.
 
     `proximal`: log-probs of the policy at the step's start, float64[T], where the correction tells it from the policy.
+    `mark`: int64[T], what `learner.selection` says of the tokens.
     """
 
     token_ids: IntArray
     behaviour: FloatArray
     advantage: float
     proximal: DoubleArray | None = None
+    mark: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ class MicroBatch:
     input_ids, position_ids: int64[R, L]. document: int64[R, L], which group of the row (−1 = padding); branch:
     int64[R, L], 0 = prompt, i ≥ 1 = the group's i-th completion. source: int64[N], index into R·L of the position that
     predicts the token; target: int64[N]; behaviour: float32[N]; proximal: float64[N] (NaN: that of the policy itself);
-    sample: int64[N] in [0, S). advantage, weight: float64[S]; origin: int64[S, 2], the index of the group among those
-    that were packed and of the completion in it.
+    mark: int64[N]; sample: int64[N] in [0, S). advantage, weight: float64[S]; origin: int64[S, 2], the index of the
+    group among those that were packed and of the completion in it.
     """
 
     input_ids: IntArray
@@ -94,6 +96,7 @@ class MicroBatch:
     target: IntArray
     behaviour: FloatArray
     proximal: DoubleArray
+    mark: IntArray
     sample: IntArray
     advantage: DoubleArray
     weight: DoubleArray
@@ -212,6 +215,7 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
     target: list[IntArray] = []
     behaviour: list[FloatArray] = []
     proximal: list[DoubleArray] = []
+    mark: list[IntArray] = []
     sample: list[IntArray] = []
     advantage: list[float] = []
     weight: list[float] = []
@@ -235,6 +239,7 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
                 target.append(completion.token_ids)
                 behaviour.append(completion.behaviour)
                 proximal.append(np.full(fed + 1, np.nan) if completion.proximal is None else completion.proximal)
+                mark.append(np.zeros(fed + 1, np.int64) if completion.mark is None else completion.mark)
                 sample.append(np.full(fed + 1, len(advantage)))
                 advantage.append(completion.advantage)
                 weight.append(piece.weight)
@@ -249,6 +254,7 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
         np.concatenate(target).astype(np.int64),
         np.concatenate(behaviour).astype(np.float32),
         np.concatenate(proximal),
+        np.concatenate(mark),
         np.concatenate(sample).astype(np.int64),
         np.asarray(advantage, np.float64),
         np.asarray(weight, np.float64),

@@ -85,6 +85,18 @@ class ObjectiveConfig(Section):
     `constant_tokens` and the completions."""
     constant_tokens: float = Field(1.0, gt=0)
     """Tokens per completion in the divisor of `constant`."""
+    covariance: Literal["off", "clip", "kl"] = "off"
+    """What becomes of the tokens whose log-prob and advantage vary together the most, (log π − mean)·(A − mean) over
+    the mini-batch, A as `gating` gives it: clip leaves some out (Clip-Cov); kl holds them to the policy that `kind`
+    takes the ratio from, by a KL penalty (KL-Cov; both 2505.22617)."""
+    cov_share: float = Field(2e-4, gt=0, le=1)
+    """Share of a mini-batch's tokens that clip leaves out, at random, and that kl holds, the highest; at least one."""
+    cov_low: float = 1.0
+    """Covariance, in nats, from which on clip may leave a token out."""
+    cov_high: float = 5.0
+    """Covariance up to which clip may leave a token out."""
+    cov_kl: float = Field(1.0, gt=0)
+    """Coefficient of kl's penalty, in units of the advantage per nat."""
     truncated: Literal["wrong", "mask"] = "wrong"
     """A completion cut off at the token limit is trained on as wrong, or not trained on and not counted."""
 
@@ -94,18 +106,28 @@ class ObjectiveConfig(Section):
         made.success(1, 2)  # and says so where a group's counts are not enough, which are all that the learner has
         if self.normalisation != "constant":
             _refuse_idle(self, ("constant_tokens",), f"normalisation = {self.normalisation}")
+        if self.covariance == "off":
+            _refuse_idle(self, ("cov_share",), "covariance = off")
+        if self.covariance != "clip":
+            _refuse_idle(self, ("cov_low", "cov_high"), f"covariance = {self.covariance}")
+        if self.covariance != "kl":
+            _refuse_idle(self, ("cov_kl",), f"covariance = {self.covariance}")
+        if self.cov_low >= self.cov_high:
+            raise ValueError(f"cov_low is {self.cov_low:g} but must be < {self.cov_high:g} (= cov_high)")
         return self
 
 
 class CorrectionConfig(Section):
     """How the age of a group is corrected: weights on log π from the ratio π/μ (DESIGN §6)."""
 
-    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo", "decoupled"] = "tis"
+    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo", "decoupled", "m2po"] = "tis"
     """tis: ratio truncated at the cap; mis: tokens above the cap dropped; seq_*: the same with the whole
     completion's ratio; topr: 1 on positives, the completion's ratio truncated at 1 on negatives; gspo: the geometric
     mean of the completion's ratios, which the trust region judges too (2507.18071; with sequence_mean); none: 1.
     decoupled: with ρ the policy at the step's start, min(ρ/μ, cap)·π/ρ, and the trust region judges π/ρ (2505.24298);
     with mini_batches = 1, π is ρ: then it is tis without a trust region.
+    m2po: the ratio, of those tokens that are left when the mini-batch's largest (log ratio)² are masked until the mean
+    of the others is ≤ m2_threshold (2510.01161; the paper has no trust region besides).
     CISPO is tis with one cap for both signs and no trust region; PPO's clip is mis with the trust region, a
     cap_positive above 1 + clip_high, and a cap_negative that is its dual clip; with several mini-batches and rollouts
     that are not fresh, it is decoupled."""
@@ -121,6 +143,8 @@ class CorrectionConfig(Section):
     """A token of a positive completion is masked above ratio 1 + clip_high: above clip_low it is DAPO's clip-higher."""
     dual_clip: float | None = Field(None, gt=1)
     """PPO's dual clip: a token of a negative completion is masked above this ratio, too (with trust)."""
+    m2_threshold: float = Field(0.04, gt=0)
+    """Largest second moment of the log-ratio, in nats², that m2po leaves."""
 
     @model_validator(mode="after")
     def _has_effect(self) -> Self:
@@ -128,6 +152,8 @@ class CorrectionConfig(Section):
             _refuse_idle(self, ("clip_low", "clip_high", "dual_clip"), "trust = false")
         if self.kind not in ("tis", "mis", "seq_tis", "seq_mis", "decoupled"):
             _refuse_idle(self, ("cap_positive", "cap_negative"), f"kind = {self.kind}")
+        if self.kind != "m2po":
+            _refuse_idle(self, ("m2_threshold",), f"kind = {self.kind}")
         return self
 
 

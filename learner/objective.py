@@ -11,13 +11,11 @@ from torch import Tensor
 
 from learner.batches import TrainGroup
 from learner.config import CorrectionConfig, ObjectiveConfig
-
-LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are clamped to ±this before exp: e^20 is finite in every dtype in use."""
+from learner.selection import DROPPED, HELD, LOG_RATIO_LIMIT
 
 SUMS = (
     "loss", "tokens", "missing", "entropy", "ratio", "ratio_squared", "kl",
-    "positive_tokens", "positive_clipped", "negative_tokens", "negative_clipped",
+    "positive_tokens", "positive_clipped", "negative_tokens", "negative_clipped", "squared_log_ratio", "held",
 )  # fmt: skip
 
 
@@ -26,11 +24,13 @@ class Tokens:
     """What is known of N tokens of S completions before the model runs.
 
     behaviour: log μ, float[N], not finite = missing. proximal: log-probs of the policy at the step's start, float[N],
-    NaN = those of the policy itself. sample: int64[N], the completion of each token. advantage, weight: float[S].
+    NaN = those of the policy itself. mark: int64[N] of `learner.selection`. sample: int64[N], the completion of each
+    token. advantage, weight: float[S].
     """
 
     behaviour: Tensor
     proximal: Tensor
+    mark: Tensor
     sample: Tensor
     advantage: Tensor
     weight: Tensor
@@ -60,7 +60,10 @@ class StepStats:
         self.ratio_max = torch.maximum(self.ratio_max, ratio_max.double())
 
     def metrics(self) -> dict[str, float]:
-        """Means over the trained tokens. entropy, kl in nats; ess, clip shares and missing_share in [0, 1]."""
+        """Means over the trained tokens. entropy, kl in nats; ess and all shares in [0, 1].
+
+        second_moment: mean (log ratio)², nats², over the tokens that are not clipped. held_share: tokens under KL-Cov.
+        """
         s = dict(zip(SUMS, self.sums.tolist(), strict=True))
         tokens = max(s["tokens"], 1.0)
         return {
@@ -72,6 +75,9 @@ class StepStats:
             "ratio_mean": s["ratio"] / tokens,
             "ratio_max": float(self.ratio_max),
             "kl": s["kl"] / tokens,
+            "second_moment": s["squared_log_ratio"]
+            / max(s["tokens"] - s["positive_clipped"] - s["negative_clipped"], 1.0),
+            "held_share": s["held"] / tokens,
             "missing_share": s["missing"] / max(s["tokens"] + s["missing"], 1.0),
             "trained_tokens": s["tokens"],
         }
@@ -79,16 +85,23 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Per token [N], without gradient: weight on log π (0 where masked), clamped ratio, present, clipped."""
+    """Per token [N], without gradient: weight on A·log π (0 where masked), pull on log π of a KL penalty (0 where there
+    is none), clamped ratio, present, clipped.
+    """
 
     weight: Tensor
+    pull: Tensor
     ratio: Tensor
     present: Tensor
     clipped: Tensor
 
 
-def correct(logprobs: Tensor, tokens: Tokens, config: CorrectionConfig) -> Corrected:
-    """Correction weights (DESIGN §6) of log π, float[N]; a missing behaviour log-prob masks its token."""
+def correct(logprobs: Tensor, tokens: Tokens, config: CorrectionConfig, held_kl: float = 0.0) -> Corrected:
+    """Correction weights (DESIGN §6) of log π, float[N]; a missing behaviour log-prob masks its token.
+
+    held_kl: coefficient of the KL penalty on held tokens, KL(old‖π) ≈ ratio − 1 − log ratio, whose gradient is
+    (ratio − 1)∇log π; old is what the trust region's ratio is taken from.
+    """
     present = torch.isfinite(tokens.behaviour)
     logprobs = logprobs.detach()
     log_ratio = torch.where(present, logprobs - tokens.behaviour.to(logprobs.dtype), 0.0)
@@ -106,8 +119,9 @@ def correct(logprobs: Tensor, tokens: Tokens, config: CorrectionConfig) -> Corre
         clipped = clipped | torch.where(positive, judged > 1 + config.clip_high, judged < 1 - config.clip_low)
         if config.dual_clip is not None:
             clipped = clipped | (~positive & (judged > config.dual_clip))
-    clipped = clipped & present
-    return Corrected(torch.where(present & ~clipped, weight, 0.0), ratio, present, clipped)
+    clipped = (clipped | (tokens.mark == DROPPED)) & present
+    pull = torch.where((tokens.mark == HELD) & present, -held_kl * (judged - 1), 0.0)
+    return Corrected(torch.where(present & ~clipped, weight, 0.0), pull, ratio, present, clipped)
 
 
 def _exp(log_ratio: Tensor) -> Tensor:
@@ -136,7 +150,7 @@ def _weight(
         if config.kind == "gspo":
             sequence = sequence / _sum_by_sample(present.to(ratio.dtype), sample, samples).clamp(min=1.0)
         ratio = _exp(sequence)[sample]
-    if config.kind == "gspo":
+    if config.kind in ("gspo", "m2po"):
         return ratio, nothing
     if config.kind == "topr":
         return torch.where(positive, 1.0, ratio.clamp(max=1.0)), nothing
@@ -160,8 +174,9 @@ def policy_loss(
     logprobs, entropy: float[N].
     """
     advantage, sample = tokens.advantage, tokens.sample
-    corrected = correct(logprobs, tokens, correction)
-    coefficient = (tokens.weight * advantage).to(logprobs.dtype)[sample] * corrected.weight
+    corrected = correct(logprobs, tokens, correction, objective.cov_kl)
+    pulled = advantage.to(logprobs.dtype)[sample] * corrected.weight + corrected.pull
+    coefficient = tokens.weight.to(logprobs.dtype)[sample] * pulled
     if objective.normalisation == "token_mean":
         coefficient = coefficient / denominator.tokens
     elif objective.normalisation == "sequence_mean":
@@ -172,11 +187,13 @@ def policy_loss(
         coefficient = coefficient / (objective.constant_tokens * denominator.completions)
     # A masked token's log π may be −inf, and 0·inf is NaN: it leaves the sum before the product.
     loss = -(coefficient * torch.where(coefficient == 0, 0.0, logprobs)).sum()
-    _report(loss, entropy, advantage[sample] >= 0, corrected, stats)
+    _report(loss, entropy, advantage[sample] >= 0, tokens.mark == HELD, corrected, stats)
     return loss
 
 
-def _report(loss: Tensor, entropy: Tensor, positive: Tensor, corrected: Corrected, stats: StepStats) -> None:
+def _report(
+    loss: Tensor, entropy: Tensor, positive: Tensor, held: Tensor, corrected: Corrected, stats: StepStats
+) -> None:
     present, ratio = corrected.present, torch.where(corrected.present, corrected.ratio, 0.0)
     # k3 = ratio − 1 − log ratio is a non-negative, unbiased estimate of KL(μ‖π) under samples of μ.
     k3 = torch.where(present, corrected.ratio - 1 - corrected.ratio.log(), 0.0)
@@ -193,6 +210,8 @@ def _report(loss: Tensor, entropy: Tensor, positive: Tensor, corrected: Correcte
             "positive_clipped": (corrected.clipped & positive).sum(),
             "negative_tokens": (present & ~positive).sum(),
             "negative_clipped": (corrected.clipped & ~positive).sum(),
+            "squared_log_ratio": torch.where(present & ~corrected.clipped, corrected.ratio.log() ** 2, 0.0).sum(),
+            "held": (present & held).sum(),
         },
         ratio.max(),
     )

@@ -115,6 +115,7 @@ class DeviceBatch:
         self.tokens = Tokens(
             tensor(batch.behaviour),
             tensor(batch.proximal),
+            tensor(batch.mark),
             tensor(batch.sample),
             tensor(batch.advantage),
             tensor(batch.weight),

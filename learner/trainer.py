@@ -13,6 +13,7 @@ from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
 from learner.policy import DeviceBatch, Policy, logprobs_of, shape_of
 from learner.ranks import Ranks, import_deepspeed, quietly
+from learner.selection import mark, selects
 from store.errors import VergeError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -73,9 +74,14 @@ class Trainer:
         if self._correction.kind == "decoupled" and self._learner.mini_batches > 1:
             groups = _with_proximal(groups, self.logprobs(groups))
         stats, norms, reason = StepStats(self._ranks.device), [], ""
-        for batches, mini_batch in self._mini_batches(groups):
+        for mini_batch in self._mini_batches(groups):
+            batches = self._pack(mini_batch)
             if not batches:
                 continue
+            if selects(self._objective, self._correction):
+                logprobs = unpack(mini_batch, batches, logprobs_of(self.engine, batches, self._ranks.device))
+                mini_batch = mark(mini_batch, logprobs, self._objective, self._correction, number, self._ranks.gather)
+                batches = self._pack(mini_batch)
             reason, norm = self._optimise(batches, mini_batch, stats, number)
             norms.append(norm)
             if reason:
@@ -97,20 +103,22 @@ class Trainer:
         found: Completionwise = [[] for _ in groups]
         where = {id(group): index for index, group in enumerate(groups)}
         # In the very micro-batches of the step, so that in low precision, too, the policy has moved by 0 at its start.
-        for batches, mini_batch in self._mini_batches(groups):
+        for mini_batch in self._mini_batches(groups):
+            batches = self._pack(mini_batch)
             values = logprobs_of(self.engine, batches, self._ranks.device)
             for group, of_group in zip(mini_batch, unpack(mini_batch, batches, values), strict=True):
                 found[where[id(group)]] = of_group
         return found
 
-    def _mini_batches(self, groups: list[TrainGroup]) -> Iterator[tuple[list[MicroBatch], list[TrainGroup]]]:
-        """Each mini-batch's micro-batches on this rank, as many as on every other, and its groups. Collective."""
-        for number in range(self._learner.mini_batches):
-            mini_batch = [group for group in groups if group.mini_batch == number]
-            batches = pack(mini_batch, self._shape, self._learner.micro_batch_tokens)
-            # Every rank must take part in every collective of the engine: one with fewer batches adds empty ones.
-            most = int(self._ranks.reduce([len(batches)], "max")[0])
-            yield batches + [_empty()] * (most - len(batches)), mini_batch
+    def _mini_batches(self, groups: list[TrainGroup]) -> list[list[TrainGroup]]:
+        return [[g for g in groups if g.mini_batch == number] for number in range(self._learner.mini_batches)]
+
+    def _pack(self, groups: list[TrainGroup]) -> list[MicroBatch]:
+        """Micro-batches of this rank, as many as on every other. Collective."""
+        batches = pack(groups, self._shape, self._learner.micro_batch_tokens)
+        # Every rank must take part in every collective of the engine: one with fewer batches adds empty ones.
+        most = int(self._ranks.reduce([len(batches)], "max")[0])
+        return batches + [_empty()] * (most - len(batches))
 
     def _optimise(
         self, batches: list[MicroBatch], mini_batch: list[TrainGroup], stats: StepStats, number: int
@@ -210,7 +218,7 @@ def _empty() -> MicroBatch:
     nothing = np.zeros(1, np.float64)
     missing = np.full(1, np.nan, np.float32)
     nowhere = np.zeros((0, 2), np.int64)
-    return MicroBatch(one, one, one, one, zero, zero, missing, nothing, zero, nothing, nothing, nowhere)
+    return MicroBatch(one, one, one, one, zero, zero, missing, nothing, zero, zero, nothing, nothing, nowhere)
 
 
 def _with_proximal(groups: list[TrainGroup], logprobs: Completionwise) -> list[TrainGroup]:

@@ -34,6 +34,10 @@ CASES: dict[str, dict[str, Any]] = {
     "stage 2": {"zero_stage": 2},
     "stage 3": {"zero_stage": 3},
     "decoupled": {"mini_batches": 2, "correction": {"kind": "decoupled"}},
+    "m2po and clip_cov": {
+        "objective": {"covariance": "clip", "cov_low": 0.1, "cov_share": 0.2},
+        "correction": {"kind": "m2po"},
+    },
     "decoupled, stage 3": {"mini_batches": 2, "correction": {"kind": "decoupled"}, "zero_stage": 3},
 }
 

@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import learner.policy
-from learner.batches import Shape, TrainCompletion, TrainGroup, pack
+from learner.batches import Shape, TrainCompletion, TrainGroup, pack, unpack
 from learner.config import CorrectionConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
-from learner.policy import DeviceBatch, Policy
+from learner.policy import DeviceBatch, Policy, logprobs_of
+from learner.selection import mark, selects
 from store.errors import VergeError
 from tests.learner.scripted import random_groups, tiny_llama
 
@@ -66,6 +67,7 @@ def plain_loss(
     completions = sum(g.eligible for g in groups)
     tokens = sum(g.eligible_tokens for g in groups)
     loss = torch.zeros((), dtype=torch.float64)
+    marked = plain_marks(model, groups, temperature, objective, correction)
     for group in groups:
         for answer in group.completions:
             logprobs, _ = plain_logprobs(model, group, answer, temperature)
@@ -79,6 +81,11 @@ def plain_loss(
             positive = answer.advantage >= 0
             cap = correction.cap_positive if positive else correction.cap_negative
             for t, log_ratio in enumerate(log_ratios):
+                divisor = {
+                    "token_mean": tokens,
+                    "sequence_mean": sum(present) * completions,
+                    "constant": objective.constant_tokens * completions,
+                }[objective.normalisation]
                 ratio = math.exp(min(max(log_ratio, -20), 20))
                 moved = 0.0 if answer.proximal is None else float(logprobs[t].detach()) - answer.proximal[t]
                 moved = math.exp(min(max(moved, -20), 20))
@@ -91,20 +98,56 @@ def plain_loss(
                     "seq_mis": whole if whole <= cap else 0.0,
                     "gspo": mean,
                     "decoupled": min(ratio / moved, cap) * moved,
+                    "m2po": ratio,
                 }[correction.kind]
                 judged = {"gspo": mean, "decoupled": moved}.get(correction.kind, ratio)
                 outside = judged > 1 + correction.clip_high if positive else judged < 1 - correction.clip_low
                 if correction.dual_clip is not None and not positive:
                     outside = outside or judged > correction.dual_clip
-                if not present[t] or (correction.trust and outside):
+                token = (id(answer), t)
+                if present[t] and token in marked["held"]:  # KL(old‖π) by k3, differentiated as it stands
+                    old = answer.proximal[t] if correction.kind == "decoupled" else float(answer.behaviour[t])
+                    since = mean if correction.kind == "gspo" else (logprobs[t] - old).exp()
+                    pull = since - 1 - logprobs[t] if correction.kind != "gspo" else (mean - 1) * logprobs[t]
+                    loss = loss + group.weight * objective.cov_kl * pull / divisor
+                if not present[t] or (correction.trust and outside) or token in marked["dropped"]:
                     continue
-                divisor = {
-                    "token_mean": tokens,
-                    "sequence_mean": sum(present) * completions,
-                    "constant": objective.constant_tokens * completions,
-                }[objective.normalisation]
                 loss = loss - group.weight * answer.advantage * weight * logprobs[t] / divisor
     return loss
+
+
+def plain_marks(
+    model: torch.nn.Module,
+    groups: list[TrainGroup],
+    temperature: float,
+    objective: ObjectiveConfig,
+    correction: CorrectionConfig,
+) -> dict[str, set[tuple[int, int]]]:
+    """The tokens, as (completion, place), that a step drops and holds: one at a time, the most extreme first."""
+    rows = []  # token, log π, log-ratio, advantage
+    for group in groups:
+        for answer in group.completions:
+            with torch.no_grad():
+                logprobs, _ = plain_logprobs(model, group, answer, temperature)
+            for t, (now, mu) in enumerate(zip(logprobs.tolist(), answer.behaviour.tolist(), strict=True)):
+                if not math.isnan(mu):
+                    rows.append(((id(answer), t), now, now - mu, answer.advantage))
+    found: dict[str, set[tuple[int, int]]] = {"dropped": set(), "held": set()}
+    if correction.kind == "m2po":
+        while rows and sum(row[2] ** 2 for row in rows) / len(rows) > correction.m2_threshold:
+            worst = max(rows, key=lambda row: row[2] ** 2)
+            found["dropped"].add(worst[0])
+            rows.remove(worst)
+    middle, typical = (sum(row[i] for row in rows) / len(rows) for i in (1, 3))
+    covariance = {token: (now - middle) * (advantage - typical) for token, now, _, advantage in rows}
+    if objective.covariance == "kl":
+        ranked = sorted(covariance, key=lambda token: covariance[token])
+        found["held"].update(ranked[-int(objective.cov_share * len(rows)) :])
+    if objective.covariance == "clip":  # every candidate: their share is 1, so that no lot decides
+        found["dropped"].update(
+            token for token, value in covariance.items() if objective.cov_low <= value <= objective.cov_high
+        )
+    return found
 
 
 def near_behaviour(model: torch.nn.Module, groups: list[TrainGroup], temperature: float) -> list[TrainGroup]:
@@ -166,28 +209,43 @@ def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
     assert seen == len(expected)
 
 
-TRUST: dict[str, dict[str, Any]] = {"trust": {}, "no trust": {"trust": False}, "dual clip": {"dual_clip": 1.2}}
+METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gradient": ({}, {}),
+    "no trust": ({}, {"trust": False}),
+    "dual clip": ({}, {"dual_clip": 1.2}),
+    "clip_cov": ({"covariance": "clip", "cov_low": 0.05, "cov_high": 0.5, "cov_share": 1.0}, {}),
+    "kl_cov": ({"covariance": "kl", "cov_share": 0.3, "cov_kl": 0.7}, {}),
+}
+"""Settings of [objective] and of [correction]."""
 
 
 @pytest.mark.parametrize("kind", get_args(CorrectionConfig.model_fields["kind"].annotation))
 @pytest.mark.parametrize("normalisation", ["token_mean", "sequence_mean", "constant"])
-@pytest.mark.parametrize("trust", TRUST)
+@pytest.mark.parametrize("method", METHODS)
 def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(
-    tied: torch.nn.Module, kind: Any, normalisation: Any, trust: str
+    tied: torch.nn.Module, kind: Any, normalisation: Any, method: str
 ) -> None:
     model = tied
-    objective = ObjectiveConfig(normalisation=normalisation)
-    correction = CorrectionConfig(kind=kind, **TRUST[trust])
+    model.zero_grad()
+    objective = ObjectiveConfig(normalisation=normalisation, **METHODS[method][0])
+    correction = CorrectionConfig(kind=kind, **METHODS[method][1])
     groups = near_behaviour(model, random_groups(3, seed=2, size=3), 1.3)
     plain = plain_loss(model, groups, 1.3, objective, correction)
     plain.backward()
     expected = gradient(model)
     policy, stats = Policy(model, temperature=1.3), StepStats(CPU)
+    if selects(objective, correction):
+        batches = pack(groups, SHAPES["shared prompt"], 30)
+        now = unpack(groups, batches, logprobs_of(policy, batches, CPU))
+        groups = mark(groups, now, objective, correction, 0, lambda values: values)
     for batch in pack(groups, SHAPES["shared prompt"], 30):
         data = DeviceBatch(batch, CPU)
         logprobs, entropy = policy(data)
         policy_loss(logprobs, entropy, data.tokens, Denominator.of(groups), objective, correction, stats).backward()
-    assert stats.metrics()["loss"] == pytest.approx(float(plain.detach()), abs=1e-12)
+    if method != "kl_cov":  # whose value is that of its gradient's surrogate
+        assert stats.metrics()["loss"] == pytest.approx(float(plain.detach()), abs=1e-12)
+    if kind == "m2po" and method == "gradient":
+        assert stats.metrics()["second_moment"] <= correction.m2_threshold
     assert float((gradient(model) - expected).abs().max()) < 1e-10
 
 

@@ -10,6 +10,7 @@ import torch
 from learner.config import CorrectionConfig, ObjectiveConfig
 from learner.groups import training_group, why_unfit
 from learner.objective import Denominator, StepStats, Tokens, correct, policy_loss
+from learner.selection import DROPPED, HELD, TRAINED
 from store.wire import Completion, RolloutGroup, Span, Verdict
 
 LOG2 = math.log(2.0)
@@ -21,11 +22,14 @@ ADVANTAGE = torch.tensor([1.0, -0.5], dtype=torch.float64)
 
 
 def tokens(
-    behaviour: torch.Tensor = BEHAVIOUR, proximal: torch.Tensor | None = None, weight: tuple[float, float] = (1.0, 1.0)
+    behaviour: torch.Tensor = BEHAVIOUR,
+    proximal: torch.Tensor | None = None,
+    weight: tuple[float, float] = (1.0, 1.0),
+    mark: tuple[int, ...] = (TRAINED,) * 6,
 ) -> Tokens:
     itself = torch.full_like(behaviour, math.nan)
     weights = torch.tensor(weight, dtype=torch.float64)
-    return Tokens(behaviour, itself if proximal is None else proximal, SAMPLE, ADVANTAGE, weights)
+    return Tokens(behaviour, itself if proximal is None else proximal, torch.tensor(mark), SAMPLE, ADVANTAGE, weights)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,7 @@ def tokens(
         ("seq_tis", [2, 2, 2, 1, 1, 1]),
         ("seq_mis", [0, 0, 0, 1, 1, 1]),
         ("gspo", [4 ** (1 / 3)] * 3 + [1, 1, 1]),
+        ("m2po", [2, 4, 0.5, 2, 0.5, 1]),
         ("decoupled", [2, 2, 0.5, 1, 0.5, 1]),  # without a proximal policy of its own it is tis
     ],
 )
@@ -61,6 +66,18 @@ def test_decoupled_truncates_the_ratio_to_the_proximal_policy_and_judges_the_rat
     assert found.clipped.tolist() == [False, True, False, False, True, False]
     found = correct(LOGPROBS, given, CorrectionConfig(kind="decoupled", dual_clip=3))
     assert found.weight.tolist() == pytest.approx([2, 0, 0.5, 1, 0, 0])
+
+
+def test_a_dropped_token_has_no_weight_and_counts_as_clipped_and_a_held_one_is_pulled_back() -> None:
+    marked = tokens(mark=(DROPPED, HELD, TRAINED, TRAINED, HELD, TRAINED))
+    found = correct(LOGPROBS, marked, CorrectionConfig(kind="m2po", trust=False), held_kl=0.5)
+    assert found.weight.tolist() == pytest.approx([0, 4, 0.5, 2, 0.5, 1])
+    assert found.clipped.tolist() == [True, False, False, False, False, False]
+    # −.5·(ratio − 1): down from a ratio of 4, up from one of 1/2.
+    assert found.pull.tolist() == pytest.approx([0, -1.5, 0, 0, 0.25, 0])
+    held = correct(LOGPROBS, marked, CorrectionConfig(kind="m2po"), held_kl=0.5)
+    assert held.weight.tolist() == pytest.approx([0, 0, 0.5, 2, 0, 1]), "outside of the trust region"
+    assert held.pull.tolist() == found.pull.tolist()
 
 
 def test_gspo_judges_a_completion_as_a_whole() -> None:
@@ -87,7 +104,8 @@ def test_ppo_with_dual_clip_is_mis_in_the_trust_region_and_decoupled_on_fresh_ro
     ppo = -torch.where(a < 0, torch.maximum(clipped, dual * a), clipped).sum() / 2
     chosen = {"cap_negative": dual} if kind == "mis" else {"dual_clip": dual}
     settings = CorrectionConfig(kind=kind, clip_low=0.2, clip_high=0.28, **chosen)
-    fresh = Tokens(behaviour, behaviour, sample, advantage, torch.ones(2, dtype=torch.float64))  # ρ is μ
+    marks, ones = torch.zeros(200, dtype=torch.int64), torch.ones(2, dtype=torch.float64)
+    fresh = Tokens(behaviour, behaviour, marks, sample, advantage, ones)  # ρ is μ
     ours = policy_loss(
         logprobs, torch.zeros_like(logprobs), fresh, Denominator(2, 200), ObjectiveConfig(), settings,
         StepStats(torch.device("cpu")),
@@ -146,10 +164,9 @@ def test_the_reported_metrics_are_those_worked_out_by_hand() -> None:
     stats = StepStats(torch.device("cpu"))
     behaviour = BEHAVIOUR.clone()
     behaviour[5] = math.nan
-    policy_loss(
-        LOGPROBS, torch.arange(6, dtype=torch.float64), tokens(behaviour), Denominator(2, 5), ObjectiveConfig(),
-        CorrectionConfig(), stats,
-    )  # fmt: skip
+    given = tokens(behaviour, mark=(HELD, *(TRAINED,) * 5))
+    entropy = torch.arange(6, dtype=torch.float64)
+    policy_loss(LOGPROBS, entropy, given, Denominator(2, 5), ObjectiveConfig(), CorrectionConfig(), stats)
     found = stats.metrics()
     ratios = np.array([2, 4, 0.5, 2, 0.5])
     assert found["ratio_mean"] == pytest.approx(1.8)
@@ -160,6 +177,8 @@ def test_the_reported_metrics_are_those_worked_out_by_hand() -> None:
     assert found["clip_share_positive"] == pytest.approx(2 / 3)  # 2 and 4 are above 1.28
     assert found["clip_share_negative"] == pytest.approx(1 / 2)  # .5 is below .9
     assert found["missing_share"] == pytest.approx(1 / 6)
+    assert found["second_moment"] == pytest.approx(LOG2**2)  # of ratios 1/2 and 2: those that are not clipped
+    assert found["held_share"] == pytest.approx(1 / 5)
 
 
 def completion(verdict: Verdict, ids: list[int], logprobs: list[float]) -> Completion:

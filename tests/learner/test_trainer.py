@@ -30,9 +30,11 @@ def ranks() -> Ranks:
 DEFAULT = CorrectionConfig()
 
 
-def trainer_of(model: Path, ranks: Ranks, correction: CorrectionConfig = DEFAULT, **changes: Any) -> Trainer:
+def trainer_of(
+    model: Path, ranks: Ranks, correction: CorrectionConfig = DEFAULT, objective: Any = None, **changes: Any
+) -> Trainer:
     learner = LearnerConfig(**{"lr": 1e-3, "threads": 1, "warmup_steps": 0, "micro_batch_tokens": 40, **changes})
-    return Trainer(model, learner, ObjectiveConfig(), correction, 1.0, ranks)
+    return Trainer(model, learner, objective or ObjectiveConfig(), correction, 1.0, ranks)
 
 
 def in_mini_batches(groups: list[TrainGroup], count: int) -> list[TrainGroup]:
@@ -105,13 +107,18 @@ def test_the_proximal_policy_of_every_mini_batch_is_that_of_the_steps_start(mode
     assert 0 < result.metrics["clip_share_positive"] < later["clip_share_positive"]
 
 
-@pytest.mark.parametrize("kind", ["tis", "decoupled"])
+@pytest.mark.parametrize(
+    ("kind", "covariance"), [("tis", "off"), ("decoupled", "off"), ("m2po", "clip"), ("decoupled", "kl")]
+)
 def test_mini_batches_take_the_same_step_at_any_micro_batch_and_zero_stage(
-    model: Path, ranks: Ranks, kind: Any
+    model: Path, ranks: Ranks, kind: Any, covariance: Any
 ) -> None:
+    bounds = {"clip": {"cov_low": 0.1, "cov_share": 0.2}, "kl": {"cov_share": 0.2}}.get(covariance, {})
     correction, found = CorrectionConfig(kind=kind), []
+    objective = ObjectiveConfig(covariance=covariance, **bounds)
     for budget, stage in ((16, 0), (10_000, 0), (40, 1), (40, 3)):
-        trainer = trainer_of(model, ranks, correction, micro_batch_tokens=budget, zero_stage=stage, mini_batches=2)
+        changes = {"micro_batch_tokens": budget, "zero_stage": stage, "mini_batches": 2}
+        trainer = trainer_of(model, ranks, correction, objective, **changes)
         metrics = trainer.step(in_mini_batches(random_groups(5), 2), 0).metrics
         found.append((metrics, weights(trainer)))
     (first, first_weights), *others = found
