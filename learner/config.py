@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from gating import advantages
+from gating.history import LikelihoodAdvantage
+from gating.reference import ReferenceAdvantage
 from store.section import Section
 
 Dtype = Literal["fp32", "bf16"]
@@ -77,9 +79,12 @@ class ObjectiveConfig(Section):
     """Name in the registry of `gating.advantages`."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the advantage. One that training would supply (α, δ …) is held at the value given here."""
+    reference: str | None = None
+    """The frozen model that kl_control and filtered compare with, named as `model.path` is; by default the one that
+    training starts from. Every rank holds a copy of it."""
     scale: float | None = Field(0.25, gt=0)
-    """Mean |advantage × draw weight| to which every batch is scaled, so that methods compare at one step size; unset
-    leaves the advantages as they are."""
+    """Mean |advantage × draw weight| to which every step's objective is scaled, so that methods compare at one step
+    size; unset leaves it as it is."""
     normalisation: Literal["token_mean", "sequence_mean", "constant"] = "constant"
     """Sum over tokens, then: divide by all tokens; by each completion's length and the completions; or by
     `constant_tokens` and the completions."""
@@ -103,7 +108,16 @@ class ObjectiveConfig(Section):
     @model_validator(mode="after")
     def _known(self) -> Self:
         made = advantages.make(self.advantage, **self.params)  # ValueError names what is wrong
-        made.success(1, 2)  # and says so where a group's counts are not enough, which are all that the learner has
+        if not isinstance(made, LikelihoodAdvantage):
+            made.success(1, 2)  # and says so where neither counts nor log-probs are enough
+        if self.reference is not None and not isinstance(made, ReferenceAdvantage):
+            raise ValueError(f"reference has no effect with advantage = {self.advantage}; leave it out")
+        if self.reference is not None and made.reads_base_evidence:
+            raise ValueError(
+                f"reference is {self.reference}, but {self.advantage} with these params asks how often the reference"
+                " solves a problem, and only the model that training starts from is seen at that; leave reference out,"
+                ' or give kl_control a beta, filtered z = "group"'
+            )
         if self.normalisation != "constant":
             _refuse_idle(self, ("constant_tokens",), f"normalisation = {self.normalisation}")
         if self.covariance == "off":
@@ -253,6 +267,8 @@ class LearnerSettings:
     run: str
     temperature: float
     group_size: int
+    reference: Path | None = None
+    """Folder of `objective.reference`."""
     seed: int = 0
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0

@@ -11,15 +11,17 @@ import numpy as np
 
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
-from learner.groups import training_group, why_unfit
+from learner.groups import why_unfit
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
 from learner.ranks import Ranks
 from learner.store_thread import LockLost, StoreThread, stop_on_sigterm
 from learner.trainer import DTYPES, StepResult, Trainer
+from learner.weighing import Weigher
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
+from store.wire import RolloutGroup
 
 Plan = dict[str, Any]
 _ANSWER_WITHIN_S = 0.5
@@ -67,6 +69,9 @@ class Learner:
         self._trainer = Trainer(
             settings.model, learner, settings.objective, settings.correction, settings.temperature, ranks
         )
+        self._weigher = Weigher(settings, self._trainer, line)
+        if ranks.first and settings.correction.kind == "decoupled" and learner.mini_batches == 1:
+            say("correction.kind = decoupled with learner.mini_batches = 1 is tis without a trust region")
         self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
@@ -125,12 +130,13 @@ class Learner:
         started = time.monotonic()
         if self._began is None:  # the wait for the first batch is the actors' start-up
             self._began, self._wait_s = started, 0.0
-        groups, lost = self._fetch(plan)
+        fetched, lost = self._fetch(plan)
         if self._ranks.first:
             self._planner.lost(lost)
         if len(lost) == len(plan["ids"]):
             return
         planner = self._planner
+        groups = self._weigher.weigh(fetched, plan)
         result = self._trainer.step(groups, planner.step)
         planner.step += 1
         if result.applied:
@@ -143,13 +149,13 @@ class Learner:
         else:
             self._skipped = 0
 
-    def _fetch(self, plan: Plan) -> tuple[list[Any], list[str]]:
-        """This rank's groups, and the ids (of all ranks) whose payload is gone or unfit."""
+    def _fetch(self, plan: Plan) -> tuple[dict[int, RolloutGroup], list[str]]:
+        """This rank's groups by their place in the plan, and the ids (of all ranks) whose payload is gone or unfit."""
         mine = plan["shares"][self._ranks.rank]
         payloads = self._line.call(self._line.store.fetch([plan["ids"][i] for i in mine]))
         config = self._trainer.config
         gone = [0.0] * len(plan["ids"])
-        groups = []
+        groups = {}
         for i in mine:
             payload = payloads[plan["ids"][i]]
             unfit = why_unfit(payload, config.vocab_size, config.max_position_embeddings) if payload else ""
@@ -158,16 +164,7 @@ class Learner:
             if payload is None or unfit:
                 gone[i] = 1.0
                 continue
-            groups.append(
-                training_group(
-                    payload,
-                    plan["success"][i],
-                    plan["failure"][i],
-                    plan["weight"][i],
-                    self._settings.objective.truncated == "mask",
-                    i % self._settings.learner.mini_batches,
-                )
-            )
+            groups[i] = payload
         lost = [plan["ids"][i] for i, flag in enumerate(self._ranks.reduce(gone, "max")) if flag]
         return groups, lost
 

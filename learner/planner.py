@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.admission import Admission, Fruitless, check_fields, ticket_limit
+from learner.base_evidence import BaseEvidence
 from learner.batches import balance
 from learner.config import LearnerSettings
 from learner.opinions import Drawn, Gates, Opinions
@@ -32,6 +33,9 @@ class Batch:
     active_problems: int
     reward: float
     """Mean solve rate of the groups that arrived since the last step (of the drawn ones if none did)."""
+    base: list[tuple[int, int]]
+    """For each group, how often the base model solved its problem and did not, this group aside; (0, 0) where the
+    objective does not ask."""
 
 
 class Planner:
@@ -48,6 +52,7 @@ class Planner:
         self._settings, self._line, self._ranks, self._clock = settings, line, ranks, clock
         self._mirror = Mirror(line.store)
         self.opinions = Opinions(settings.objective, settings.gating, settings.draw)
+        self._base = BaseEvidence(line.store)
         self._admission = Admission(settings.admission.retest_floor, settings.seed)
         self._fruitless = Fruitless(settings.admission.fruitless_limit, settings.learner.groups_per_step)
         self._rng = np.random.default_rng([settings.seed, 2])
@@ -149,7 +154,12 @@ class Planner:
         worst, most = int(drawn.lag.max()), self._settings.admission.max_lag
         assert worst <= most, f"a group of lag {worst} was drawn, max_lag is {most}"
         seen = self._arrived or drawn.entries
-        return Batch(drawn, int(gates.open.sum()), float(np.mean([entry.c / entry.G for entry in seen])))
+        reward = float(np.mean([entry.c / entry.G for entry in seen]))
+        base = [(0, 0)] * len(drawn.entries)
+        if self.opinions.reads_base_evidence:
+            self._line.call(self._base.sync())
+            base = self._base.without(drawn.entries)
+        return Batch(drawn, int(gates.open.sum()), reward, base)
 
     def _tidy(self, gates: Gates) -> tuple[list[GroupEntry], NDArray[np.int64], NDArray[np.float64]]:
         """Retire what can never be drawn again; returns what can be drawn now, its problems' rows and masses."""
@@ -255,5 +265,6 @@ def plan_of(batch: Batch, shares: list[list[int]]) -> dict[str, Any]:
         "success": drawn.success.tolist(),
         "failure": drawn.failure.tolist(),
         "weight": drawn.weight.tolist(),
+        "base": batch.base,
         "shares": shares,
     }

@@ -54,6 +54,7 @@ class Trainer:
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
         policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
+        self.device = ranks.device
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
         optimizer = torch.optim.AdamW(
@@ -71,6 +72,7 @@ class Trainer:
 
         Of its metrics, `loss` is the mean over the optimiser steps and `grad_norm` the largest.
         """
+        groups = self._scaled(groups)
         if self._correction.kind == "decoupled" and self._learner.mini_batches > 1:
             groups = _with_proximal(groups, self.logprobs(groups))
         stats, norms, reason = StepStats(self._ranks.device), [], ""
@@ -97,6 +99,15 @@ class Trainer:
         if reason and len(norms) > 1:
             reason = f"in mini-batch {len(norms)} {reason}"
         return StepResult(metrics, not reason or len(norms) > 1, reason)
+
+    def _scaled(self, groups: list[TrainGroup]) -> list[TrainGroup]:
+        """The groups with weights that give advantage × weight the mean size of the config, over all ranks."""
+        sizes = [g.weight * sum(abs(c.advantage) for c in g.completions) for g in groups]
+        total, count = self._ranks.reduce([sum(sizes), sum(g.eligible for g in groups)], "sum")
+        if self._objective.scale is None or not total > 0:
+            return groups
+        factor = self._objective.scale * count / total
+        return [replace(group, weight=group.weight * factor) for group in groups]
 
     def logprobs(self, groups: list[TrainGroup]) -> Completionwise:
         """Log-probs of every completion's tokens under the weights as they are. Collective."""

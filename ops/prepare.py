@@ -16,19 +16,21 @@ from store.snapshots import WEIGHTS_FILE
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run's model folder and problems, checked against each other."""
+    """A run's model folder and problems, checked against each other, and the folder of its reference model, if any."""
 
     model: Path
     problems: ProblemSet
+    reference: Path | None = None
 
 
 def prepare(config: RunConfig) -> Prepared:
-    """Resolve the model, load the problems, and check that every prompt fits and every verifier is there.
+    """Resolve the models, load the problems, and check that every prompt fits and every verifier is there.
 
     Raises:
         VergeError: the first thing that a person must change.
     """
-    model = resolve_model(config.model.path)
+    model, named = resolve_model(config.model.path), config.objective.reference
+    reference = None if named is None else resolve_model(named, "objective.reference")
     problems = load_problems(config.problems)
     tokenizer = load_tokenizer(model)
     context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
@@ -45,7 +47,7 @@ def prepare(config: RunConfig) -> Prepared:
         with_verifiers.check([*problems.train, *problems.held_out])
     finally:
         with_verifiers.close()
-    return Prepared(model, problems)
+    return Prepared(model, problems, reference)
 
 
 async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> None:

@@ -37,6 +37,7 @@ def run_learner_process(run: Path) -> None:
             store_url=url,
             store_password=password,
             model=prepared.model,
+            reference=prepared.reference,
             learner=config.learner,
             objective=config.objective,
             correction=config.correction,

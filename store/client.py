@@ -70,6 +70,8 @@ class Store:
         self.last_entry = groups.last_entry
         self.live_groups = groups.live_groups
         self.fetch = groups.fetch
+        self.reference_logprobs = groups.reference_logprobs
+        self.keep_reference_logprobs = groups.keep_reference_logprobs
         self.use = groups.use
         self.retire = groups.retire
         self.rollback = groups.rollback

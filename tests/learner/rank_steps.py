@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stage 0": {"zero_stage": 0},
     "stage 2": {"zero_stage": 2},
     "stage 3": {"zero_stage": 3},
-    "decoupled": {"mini_batches": 2, "correction": {"kind": "decoupled"}},
+    "decoupled": {"mini_batches": 2, "correction": {"kind": "decoupled"}, "objective": {"scale": 0.5}},
     "m2po and clip_cov": {
         "objective": {"covariance": "clip", "cov_low": 0.1, "cov_share": 0.2},
         "correction": {"kind": "m2po"},
@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def train(model: Path, ranks: Ranks, case: str, output: Path) -> list[dict[str, float]]:
     chosen = CASES[case].copy()
-    objective = ObjectiveConfig(**chosen.pop("objective", {}))
+    objective = ObjectiveConfig(**{"scale": None} | chosen.pop("objective", {}))
     correction = CorrectionConfig(**chosen.pop("correction", {}))
     learner = LearnerConfig(lr=1e-3, micro_batch_tokens=40, threads=1, warmup_steps=1, **chosen)
     trainer = Trainer(model, learner, objective, correction, 1.0, ranks)
@@ -64,7 +64,7 @@ def train(model: Path, ranks: Ranks, case: str, output: Path) -> list[dict[str, 
 def settings_of(model: Path, run_dir: Path, url: str, password: str | None, run: str) -> LearnerSettings:
     return LearnerSettings(
         learner=LearnerConfig(steps=4, groups_per_step=5, lr=1e-3, zero_stage=2, threads=1, stall_s=120),
-        objective=ObjectiveConfig(),
+        objective=ObjectiveConfig(advantage="filtered"),
         correction=CorrectionConfig(),
         gating=GatingConfig(),
         draw=DrawConfig(),

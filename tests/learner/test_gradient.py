@@ -1,6 +1,7 @@
 """The packed, chunked forward and the whole step's gradient against a plain, obvious implementation in float64."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -12,13 +13,14 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import learner.policy
+from gating.filtered import kl_control
 from learner.batches import Shape, TrainCompletion, TrainGroup, pack, unpack
 from learner.config import CorrectionConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
 from learner.policy import DeviceBatch, Policy, logprobs_of
 from learner.selection import mark, selects
 from store.errors import VergeError
-from tests.learner.scripted import random_groups, tiny_llama
+from tests.learner.scripted import VOCAB, random_groups, tiny_llama
 
 CPU = torch.device("cpu")
 SHAPES = {"shared prompt": Shape(1.0, 0.0), "one row per completion": Shape(1e-9, 1.0)}
@@ -247,6 +249,38 @@ def test_the_gradient_of_a_step_is_that_of_the_plain_implementation(
     if kind == "m2po" and method == "gradient":
         assert stats.metrics()["second_moment"] <= correction.m2_threshold
     assert float((gradient(model) - expected).abs().max()) < 1e-10
+
+
+def test_kl_control_climbs_reward_less_kl_to_the_base(tied: torch.nn.Module, model: torch.nn.Module) -> None:
+    """Every answer of one token, each as often as the policy gives it: no noise is left, and no baseline is needed."""
+    beta, temperature, right = 0.3, 1.3, (torch.arange(VOCAB) % 3 == 0).double()
+    prompt = np.array([3, 1, 4])
+    ids = torch.from_numpy(prompt)[None]
+    tied.zero_grad()
+    now = (tied(ids).logits[0, -1] / temperature).log_softmax(-1)
+    base = (model(ids).logits[0, -1] / temperature).log_softmax(-1).detach()
+    (now.exp() * (right - beta * (now - base))).sum().backward()  # E[v] − β·KL(π‖a)
+    expected = gradient(tied)
+
+    everything = tuple(TrainCompletion(np.array([k]), np.zeros(1, np.float32), 1.0) for k in range(VOCAB))
+    whole = [TrainGroup("1-0", prompt, everything, 1.0, VOCAB, VOCAB)]
+    found = []
+    for policy in (Policy(tied, temperature), Policy(model, temperature)):
+        batches = pack(whole, SHAPES["shared prompt"], 100)
+        found.append(np.concatenate(unpack(whole, batches, logprobs_of(policy, batches, CPU))[0]))
+    logp, logp_base = found
+    advantages = kl_control(right.numpy()[None], logp[None], logp_base[None], beta)[0]
+    weighed = tuple(
+        TrainCompletion(c.token_ids, c.behaviour, float(a * p))
+        for c, a, p in zip(everything, advantages * (VOCAB - 1) / VOCAB, np.exp(logp), strict=True)
+    )
+    groups = [replace(whole[0], completions=weighed)]
+    plain = CorrectionConfig(kind="none", trust=False)
+    for batch in pack(groups, SHAPES["shared prompt"], 100):
+        data, once = DeviceBatch(batch, CPU), Denominator(1, 1)
+        logprobs, entropy = Policy(tied, temperature)(data)
+        policy_loss(logprobs, entropy, data.tokens, once, ObjectiveConfig(), plain, StepStats(CPU)).backward()
+    assert float((gradient(tied) + expected).abs().max()) < 1e-10
 
 
 def test_in_float32_the_packed_log_probs_agree_to_1e_5(tmp_path: Path) -> None:

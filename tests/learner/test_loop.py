@@ -114,6 +114,8 @@ def test_rewards_rise_with_stale_synchronous_and_replayed_data(
 
 METHODS: dict[str, dict[str, Any]] = {
     "decoupled": {"learner": {"mini_batches": 2}, "correction": {"kind": "decoupled"}},
+    "filtered": {"objective": {"advantage": "filtered"}},
+    "kl_control": {"objective": {"advantage": "kl_control", "params": {"mu": 0.9}}},
 }
 
 

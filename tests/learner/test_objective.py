@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner.config import CorrectionConfig, ObjectiveConfig
-from learner.groups import training_group, why_unfit
+from learner.groups import by_verdict, training_group, why_unfit
 from learner.objective import Denominator, StepStats, Tokens, correct, policy_loss
 from learner.selection import DROPPED, HELD, TRAINED
 from store.wire import Completion, RolloutGroup, Span, Verdict
@@ -197,11 +197,11 @@ def test_errors_are_not_trained_on_and_a_masked_truncated_completion_leaves_the_
             completion(Verdict.ERROR, [5, 5], [-1, -1]),
         ),
     )
-    kept = training_group(group, 1.0, -0.5, 2.0, mask_truncated=False)
+    kept = training_group(group, by_verdict(group, 1.0, -0.5), 2.0, mask_truncated=False)
     assert [c.advantage for c in kept.completions] == [1.0, -0.5, -0.5]
     assert (kept.eligible, kept.eligible_tokens) == (3, 1 + 1 + 2)
     assert np.isnan(kept.completions[2].behaviour[2])
-    masked = training_group(group, 1.0, 0.0, 2.0, mask_truncated=True)
+    masked = training_group(group, by_verdict(group, 1.0, 0.0), 2.0, mask_truncated=True)
     assert [c.advantage for c in masked.completions] == [1.0]
     assert (masked.eligible, masked.eligible_tokens) == (2, 2)
 

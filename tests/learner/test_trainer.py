@@ -28,13 +28,18 @@ def ranks() -> Ranks:
 
 
 DEFAULT = CorrectionConfig()
+AS_IS = ObjectiveConfig(scale=None)
 
 
 def trainer_of(
-    model: Path, ranks: Ranks, correction: CorrectionConfig = DEFAULT, objective: Any = None, **changes: Any
+    model: Path,
+    ranks: Ranks,
+    correction: CorrectionConfig = DEFAULT,
+    objective: ObjectiveConfig = AS_IS,
+    **changes: Any,
 ) -> Trainer:
     learner = LearnerConfig(**{"lr": 1e-3, "threads": 1, "warmup_steps": 0, "micro_batch_tokens": 40, **changes})
-    return Trainer(model, learner, objective or ObjectiveConfig(), correction, 1.0, ranks)
+    return Trainer(model, learner, objective, correction, 1.0, ranks)
 
 
 def in_mini_batches(groups: list[TrainGroup], count: int) -> list[TrainGroup]:
@@ -75,9 +80,21 @@ def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, s
     assert furthest(base_weights, other_weights) < 1e-6
 
 
+def test_a_step_is_scaled_to_the_mean_advantage_of_the_config_over_all_its_mini_batches(
+    model: Path, ranks: Ranks
+) -> None:
+    groups = in_mini_batches(random_groups(6), 2)
+    size = sum(g.weight * abs(c.advantage) for g in groups for c in g.completions) / sum(g.eligible for g in groups)
+    asked = ObjectiveConfig(scale=0.5)
+    scaled = trainer_of(model, ranks, objective=asked, mini_batches=2).step(groups, 0).metrics["loss"]
+    by_hand = [replace(group, weight=group.weight * 0.5 / size) for group in groups]
+    found = trainer_of(model, ranks, mini_batches=2)
+    assert found.step(by_hand, 0).metrics["loss"] == pytest.approx(scaled, rel=1e-6)
+
+
 def test_each_mini_batch_is_an_optimiser_step_of_its_own(model: Path, ranks: Ranks) -> None:
     groups = in_mini_batches(random_groups(7), 3)
-    whole, apart = trainer_of(model, ranks, mini_batches=3), trainer_of(model, ranks)
+    whole, apart = (trainer_of(model, ranks, mini_batches=n) for n in (3, 1))
     result = whole.step(groups, 0)
     singles = [apart.step([replace(g, mini_batch=0) for g in groups[k::3]], 0).metrics for k in range(3)]
     assert furthest(weights(whole), weights(apart)) == 0
@@ -130,7 +147,7 @@ def test_mini_batches_take_the_same_step_at_any_micro_batch_and_zero_stage(
 def test_a_mini_batch_that_is_not_finite_ends_the_step_and_keeps_the_ones_before(model: Path, ranks: Ranks) -> None:
     groups = in_mini_batches(random_groups(4), 2)
     bad = [group if group.mini_batch == 0 else poisoned([group])[0] for group in groups]
-    hit, clean = trainer_of(model, ranks, mini_batches=2), trainer_of(model, ranks)
+    hit, clean = (trainer_of(model, ranks, mini_batches=n) for n in (2, 1))
     result = hit.step(bad, 0)
     clean.step(groups[0::2], 0)
     assert result.applied
