@@ -90,6 +90,12 @@ class ObjectiveConfig(Section):
     `constant_tokens` and the completions."""
     constant_tokens: float = Field(1.0, gt=0)
     """Tokens per completion in the divisor of `constant`."""
+    overlong_cache: int = Field(0, ge=0)
+    """Tokens below the completion limit over which a soft penalty grows from 0 to −1, at the limit (DAPO 2503.14476);
+    0: none. It is a reward of its own: its difference from the mean of the group's others is added to the advantage,
+    whatever gate and difficulty weigh the verdict with, and it does not decide which groups are drawn."""
+    entropy_bonus: float = Field(0.0, ge=0)
+    """Reward for a nat of entropy at every trained token, in units of the advantage."""
     covariance: Literal["off", "clip", "kl"] = "off"
     """What becomes of the tokens whose log-prob and advantage vary together the most, (log π − mean)·(A − mean) over
     the mini-batch, A as `gating` gives it: clip leaves some out (Clip-Cov); kl holds them to the policy that `kind`
@@ -269,6 +275,8 @@ class LearnerSettings:
     group_size: int
     reference: Path | None = None
     """Folder of `objective.reference`."""
+    completion_limit: int | None = None
+    """Most tokens of a completion; needed for `objective.overlong_cache`."""
     seed: int = 0
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0

@@ -17,7 +17,12 @@ def by_verdict(group: RolloutGroup, success: float, failure: float) -> DoubleArr
 
 
 def training_group(
-    group: RolloutGroup, advantages: DoubleArray, weight: float, mask_truncated: bool, mini_batch: int = 0
+    group: RolloutGroup,
+    advantages: DoubleArray,
+    weight: float,
+    mask_truncated: bool,
+    mini_batch: int = 0,
+    keep_all: bool = False,
 ) -> TrainGroup:
     """The completions with an advantage; `error` verdicts are left out, and masked truncated ones.
 
@@ -25,7 +30,7 @@ def training_group(
     token without a finite behaviour log-prob is fed to the model and not trained on (its `behaviour` is NaN).
 
     Args:
-        advantages: float64[G], of the evidence.
+        advantages: float64[G], of the evidence. keep_all: work on those without an advantage, too.
     """
     counting = [
         (completion, float(advantage))
@@ -40,7 +45,7 @@ def training_group(
         completions=tuple(
             TrainCompletion(c.token_ids.astype(np.int64), _behaviour(c), advantage)
             for c, advantage in counting
-            if advantage != 0 and len(c.token_ids)
+            if (keep_all or advantage != 0) and len(c.token_ids)
         ),
         weight=weight,
         eligible=len(counting),

@@ -1,7 +1,8 @@
 """From log-probs to the loss: the correction for age, the trust region, the normalisation, and what to report.
 
-loss = −Σ_completions w·A Σ_tokens c(ratio)·log π / denominator, where w is the draw weight, ratio = π/μ, and c carries
-no gradient. Denominators are those of the whole step, so that the sum over micro-batches and ranks is the loss.
+loss = −Σ_completions w Σ_tokens (A·c(ratio)·log π + bonus·entropy) / denominator, where w is the draw weight times the
+scale of the step, ratio = π/μ, and c carries no gradient. Denominators are those of a whole optimiser step, so that the
+sum over its micro-batches and ranks is the loss.
 """
 
 from dataclasses import dataclass
@@ -175,20 +176,24 @@ def policy_loss(
     """
     advantage, sample = tokens.advantage, tokens.sample
     corrected = correct(logprobs, tokens, correction, objective.cov_kl)
-    pulled = advantage.to(logprobs.dtype)[sample] * corrected.weight + corrected.pull
-    coefficient = tokens.weight.to(logprobs.dtype)[sample] * pulled
-    if objective.normalisation == "token_mean":
-        coefficient = coefficient / denominator.tokens
-    elif objective.normalisation == "sequence_mean":
-        present = corrected.present.to(logprobs.dtype)
-        length = _sum_by_sample(present, sample, len(advantage)).clamp(min=1.0)
-        coefficient = coefficient / (length[sample] * denominator.completions)
-    else:
-        coefficient = coefficient / (objective.constant_tokens * denominator.completions)
+    share = (tokens.weight / _divisor(corrected.present, tokens, denominator, objective))[sample].to(logprobs.dtype)
+    coefficient = share * (advantage.to(logprobs.dtype)[sample] * corrected.weight + corrected.pull)
     # A masked token's log π may be −inf, and 0·inf is NaN: it leaves the sum before the product.
     loss = -(coefficient * torch.where(coefficient == 0, 0.0, logprobs)).sum()
-    _report(loss, entropy, advantage[sample] >= 0, tokens.mark == HELD, corrected, stats)
+    if objective.entropy_bonus:
+        loss = loss - objective.entropy_bonus * (share * torch.where(corrected.present, entropy, 0.0)).sum()
+    _report(loss, entropy.detach(), advantage[sample] >= 0, tokens.mark == HELD, corrected, stats)
     return loss
+
+
+def _divisor(present: Tensor, tokens: Tokens, denominator: Denominator, objective: ObjectiveConfig) -> Tensor | float:
+    """What a token's term is divided by, a number or one for each completion, float64[S]."""
+    if objective.normalisation == "token_mean":
+        return float(denominator.tokens)
+    if objective.normalisation == "constant":
+        return objective.constant_tokens * denominator.completions
+    length = _sum_by_sample(present.double(), tokens.sample, len(tokens.advantage)).clamp(min=1.0)
+    return length * denominator.completions
 
 
 def _report(

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from gating import advantages
+from gating.filtered import leave_one_out
 from gating.history import LikelihoodAdvantage
 from gating.reference import ReferenceAdvantage
+from gating.shaping import soft_overlong
 from learner.batches import DoubleArray, TrainGroup
 from learner.config import LearnerSettings
 from learner.groups import by_verdict, eligible, spread, training_group
@@ -41,11 +43,28 @@ class Weigher:
     def weigh(self, groups: Groups, plan: Mapping[str, Any]) -> list[TrainGroup]:
         """The groups with advantages. Collective."""
         found = self._from_likelihood(groups, plan) if self._by_likelihood else _from_counts(groups, plan)
-        return [self._train(place, group, found[place], plan["weight"][place]) for place, group in groups.items()]
+        minis, bonus = self._settings.learner.mini_batches, self._objective.entropy_bonus > 0
+        return [
+            training_group(
+                group,
+                found[place] + self._overlong(group),
+                plan["weight"][place],
+                self._objective.truncated == "mask",
+                place % minis,
+                keep_all=bonus,
+            )
+            for place, group in groups.items()
+        ]
 
-    def _train(self, place: int, group: RolloutGroup, advantage: DoubleArray, weight: float) -> TrainGroup:
-        masked = self._objective.truncated == "mask"
-        return training_group(group, advantage, weight, masked, place % self._settings.learner.mini_batches)
+    def _overlong(self, group: RolloutGroup) -> DoubleArray:
+        """What the soft overlong penalty adds to each advantage of the evidence: it less that of the others."""
+        added, judged = np.zeros(group.size), eligible(group, self._objective.truncated == "mask")
+        if self._objective.overlong_cache and judged.sum() > 1:
+            limit = self._settings.completion_limit
+            assert limit is not None, "overlong_cache needs completion_limit"
+            lengths = np.array([len(item.token_ids) for item in group.evidence])[judged]
+            added[judged] = leave_one_out(soft_overlong(lengths, limit, self._objective.overlong_cache))
+        return added
 
     def _from_likelihood(self, groups: Groups, plan: Mapping[str, Any]) -> dict[int, DoubleArray]:
         logprobs, references = self._logprobs(groups), self._references(groups, plan["ids"])

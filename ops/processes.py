@@ -38,6 +38,7 @@ def run_learner_process(run: Path) -> None:
             store_password=password,
             model=prepared.model,
             reference=prepared.reference,
+            completion_limit=config.sampling.max_completion_tokens,
             learner=config.learner,
             objective=config.objective,
             correction=config.correction,

@@ -72,7 +72,7 @@ def plain_loss(
     marked = plain_marks(model, groups, temperature, objective, correction)
     for group in groups:
         for answer in group.completions:
-            logprobs, _ = plain_logprobs(model, group, answer, temperature)
+            logprobs, entropy = plain_logprobs(model, group, answer, temperature)
             present = [not math.isnan(mu) for mu in answer.behaviour]
             log_ratios = [
                 float(lp.detach()) - float(mu) if ok else 0.0
@@ -106,6 +106,8 @@ def plain_loss(
                 outside = judged > 1 + correction.clip_high if positive else judged < 1 - correction.clip_low
                 if correction.dual_clip is not None and not positive:
                     outside = outside or judged > correction.dual_clip
+                if present[t]:
+                    loss = loss - group.weight * objective.entropy_bonus * entropy[t] / divisor
                 token = (id(answer), t)
                 if present[t] and token in marked["held"]:  # KL(old‖π) by k3, differentiated as it stands
                     old = answer.proximal[t] if correction.kind == "decoupled" else float(answer.behaviour[t])
@@ -216,6 +218,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no trust": ({}, {"trust": False}),
     "dual clip": ({}, {"dual_clip": 1.2}),
     "clip_cov": ({"covariance": "clip", "cov_low": 0.05, "cov_high": 0.5, "cov_share": 1.0}, {}),
+    "entropy": ({"entropy_bonus": 0.3}, {}),
     "kl_cov": ({"covariance": "kl", "cov_share": 0.3, "cov_kl": 0.7}, {}),
 }
 """Settings of [objective] and of [correction]."""

@@ -160,6 +160,21 @@ def test_each_normalisation_gives_the_loss_worked_out_by_hand(
     assert stats.metrics()["loss"] == pytest.approx(loss)
 
 
+def test_the_entropy_bonus_is_a_reward_for_each_token_that_is_not_missing() -> None:
+    behaviour = BEHAVIOUR.clone()
+    behaviour[5] = math.nan
+    entropy = torch.tensor([1, 2, 3, 4, 5, 6], dtype=torch.float64)
+    losses = []
+    for bonus in (0.0, 0.1):
+        chosen = ObjectiveConfig(normalisation="sequence_mean", entropy_bonus=bonus)
+        given = tokens(behaviour, weight=(2.0, 1.0)), Denominator(8, 24)
+        losses.append(
+            policy_loss(LOGPROBS, entropy, *given, chosen, CorrectionConfig(), StepStats(torch.device("cpu")))
+        )
+    # .1·(2·(1 + 2 + 3)/3 + 1·(4 + 5)/2)/8
+    assert float(losses[0] - losses[1]) == pytest.approx(0.1 * 8.5 / 8)
+
+
 def test_the_reported_metrics_are_those_worked_out_by_hand() -> None:
     stats = StepStats(torch.device("cpu"))
     behaviour = BEHAVIOUR.clone()

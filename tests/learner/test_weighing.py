@@ -70,12 +70,15 @@ class Bench:
         self.ids = [group.id for group in self.groups.values()]
         self._folders, self._tmp_path = folders, tmp_path
 
-    def weigh(self, advantage: str, params: dict[str, Any], truncated: Any = "wrong", base: Any = None) -> Any:
+    def weigh(self, advantage: str, params: dict[str, Any], base: Any = None, **chosen: Any) -> Any:
         policy, reference = self._folders
-        objective = ObjectiveConfig(advantage=advantage, params=params, truncated=truncated)
-        settings = replace(settings_of(policy, self._tmp_path), objective=objective, reference=reference)
+        objective = ObjectiveConfig(advantage=advantage, params=params, **chosen)
+        settings = replace(
+            settings_of(policy, self._tmp_path), objective=objective, reference=reference, completion_limit=4
+        )
         trainer = Trainer(policy, settings.learner, settings.objective, settings.correction, TEMPERATURE, Ranks())
         plan = {"ids": self.ids, "weight": [1.0, 2.0, 3.0], "base": base or [(0, 0)] * 3}
+        plan |= {"success": [1.0] * 3, "failure": [0.0] * 3}
         return Weigher(settings, trainer, self.line).weigh(self.groups, plan)
 
     def logprobs(self, place: int, which: int) -> np.ndarray:
@@ -159,6 +162,24 @@ def test_a_group_is_left_out_of_the_record_of_the_base_that_judges_it(bench: Ben
     by_base, later = call(store.entries())[-2:]
     first = next(e for e in entries if e.problem_id == "p0")
     assert evidence.without([first, by_base, later]) == [(1, 0), (2, 2), (3, 2)]
+
+
+def test_the_overlong_penalty_is_added_to_the_advantage_less_that_of_the_others(bench: Bench) -> None:
+    # The evidence has 1, 2, 4 and 1 of at most 4 tokens: with a cache of 2, charged 0, 0, 1 and 0. The verdicts give
+    # 1, 0, 1 and 0, so that the long right answer is left with nothing.
+    assert [len(item.token_ids) for item in bench.groups[0].evidence] == [1, 2, 4, 1]
+    (first, *_) = bench.weigh("psr", {}, overlong_cache=2)
+    assert [c.advantage for c in first.completions] == pytest.approx([1 + 1 / 3, 1 / 3, 1 / 3], rel=1e-12)
+    assert first.eligible == 4
+    (masked, *_) = bench.weigh("psr", {}, overlong_cache=2, truncated="mask")
+    assert [c.advantage for c in masked.completions] == pytest.approx([1 + 1 / 2, 1 / 2], rel=1e-12)
+
+
+def test_with_an_entropy_bonus_completions_without_advantage_are_worked_on_too(bench: Bench) -> None:
+    (first, *_) = bench.weigh("psr", {})
+    (all_of_it, *_) = bench.weigh("psr", {}, entropy_bonus=0.1)
+    assert [len(g.completions) for g in (first, all_of_it)] == [2, 4]
+    assert (first.eligible, first.eligible_tokens) == (all_of_it.eligible, all_of_it.eligible_tokens)
 
 
 def test_a_diverged_policy_gives_advantages_that_the_step_refuses(bench: Bench) -> None:
