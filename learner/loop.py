@@ -183,6 +183,7 @@ class Learner:
         fade, metrics = planner.opinions.fade, result.metrics
         if result.applied:
             fade.update(batch.reward, metrics["entropy"])
+            planner.opinions.anchor.update(batch.reward)
         self._waited_s += self._wait_s
         self._line.call(
             self._line.store.record_dynamics(

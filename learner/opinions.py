@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gating import advantages, bbg, draw, posterior
 from gating.fade import FadeDynamics
-from gating.history import LikelihoodAdvantage
+from gating.history import DifficultyAnchor, LikelihoodAdvantage
 from gating.reference import ReferenceAdvantage
 from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
 from store.wire import GroupEntry
@@ -63,7 +63,7 @@ class Facts(Protocol):
 
 
 class Opinions:
-    """The advantage of `objective`, with what training and history supply to it.
+    """The advantage of `objective`, with what training and history supply to it: α and δ from `fade`, ha_dw's `anchor`.
 
     Where it has a problem gate (`fade_bbg`, pooled `bbg`), its k, τ and prior are those of [gating], unless
     `objective.params` holds others; without one, every problem counts as active.
@@ -79,6 +79,7 @@ class Opinions:
             per_lag=gating.delta_floor_per_lag,
             mode=gating.delta_mode,
         )
+        self.anchor = DifficultyAnchor()
         name, params = objective.advantage, dict(objective.params)
         self._gated = name == "fade_bbg" or (name == "bbg" and params.get("evidence") == "pooled")
         if self._gated:
@@ -145,6 +146,7 @@ class Opinions:
             self._params,
             alpha=self.fade.alpha,
             delta=delta,
+            anchor=self.anchor.value,
             evidence_a=a,
             evidence_b=b,
             gate_scale=gates.scale,

@@ -71,15 +71,17 @@ class Planner:
             "step": self.step,
             "version": self.version,
             "fade": self.opinions.fade.state_dict(),
+            "anchor": self.opinions.anchor.state_dict(),
             "admission": self._admission.state_dict(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_fields("Planner", state, {"step", "version", "fade", "admission", "rng"})
+        check_fields("Planner", state, {"step", "version", "fade", "anchor", "admission", "rng"})
         self.step = self.covered_step = int(state["step"])
         self.version = int(state["version"])
         self.opinions.fade.load_state_dict(state["fade"])
+        self.opinions.anchor.load_state_dict(state["anchor"])
         self._admission.load_state_dict(state["admission"])
         self._rng.bit_generator.state = state["rng"]
 

@@ -115,7 +115,11 @@ def test_rewards_rise_with_stale_synchronous_and_replayed_data(
 METHODS: dict[str, dict[str, Any]] = {
     "decoupled": {"learner": {"mini_batches": 2}, "correction": {"kind": "decoupled"}},
     "filtered": {"objective": {"advantage": "filtered"}},
-    "kl_control": {"objective": {"advantage": "kl_control", "params": {"mu": 0.9}}},
+    "kl_control": {
+        "objective": {"advantage": "kl_control", "params": {"mu": 0.9}, "entropy_bonus": 0.01},
+        "learner": {"mini_batches": 2},
+        "correction": {"kind": "m2po"},
+    },
 }
 
 

@@ -95,6 +95,17 @@ def test_delta_comes_from_entropy_and_its_floor_rises_with_the_lag_of_the_batch(
         assert judge.draw([entry(0, 2)], rows, np.ones(1), facts, 1, rng).delta == pytest.approx(floor)
 
 
+def test_ha_dw_compares_a_group_with_the_belief_that_training_has_come_to() -> None:
+    judge = opinions(advantage="ha_dw", params={"scale": 1.0})
+    judge.anchor.update(0.75)
+    plain = opinions(advantage="grpo")
+    rng, facts = np.random.default_rng(0), gates([2.0], [6.0])
+    one, two = (o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, rng) for o in (judge, plain))
+    # 2 of 8 is .5 below the belief: successes count e^.5 times more, failures e^.5 times less.
+    assert one.success[0] == pytest.approx(two.success[0] * np.exp(0.5))
+    assert one.failure[0] == pytest.approx(two.failure[0] * np.exp(-0.5))
+
+
 def test_a_parameter_of_the_advantage_overrides_the_gating_section() -> None:
     sharp = opinions(params={"k": 2, "delta": 0.5})
     mild = opinions(params={"k": 2})

@@ -164,6 +164,15 @@ def test_a_group_is_left_out_of_the_record_of_the_base_that_judges_it(bench: Ben
     assert evidence.without([first, by_base, later]) == [(1, 0), (2, 2), (3, 2)]
 
 
+@pytest.mark.parametrize("name", ["unlikely", "ds_grpo"])
+def test_what_reads_log_probs_alone_gets_those_that_sampled_the_answer(bench: Bench, name: str) -> None:
+    v = np.array([[1.0, 0.0, 1.0, 0.0]])
+    for place, group in enumerate(bench.weigh(name, {})):
+        sampled = np.array([[item.logprobs.astype(np.float64).sum() for item in bench.groups[place].evidence]])
+        expected = make(name).completions(v, sampled)[0]
+        assert [c.advantage for c in group.completions] == pytest.approx(expected.tolist(), rel=1e-6)
+
+
 def test_the_overlong_penalty_is_added_to_the_advantage_less_that_of_the_others(bench: Bench) -> None:
     # The evidence has 1, 2, 4 and 1 of at most 4 tokens: with a cache of 2, charged 0, 0, 1 and 0. The verdicts give
     # 1, 0, 1 and 0, so that the long right answer is left with nothing.

@@ -37,7 +37,6 @@ def test_an_override_is_read_as_toml_and_else_as_a_string() -> None:
             "store.max_groups is 100 but must be ≥ 1600 (= learner.checkpoint_every",
         ),
         ({"sampling": {"group_size": 2}, "objective": {"advantage": "passk"}}, "sampling.group_size is 2, but passk"),
-        ({"sampling": {"group_size": 1}, "objective": {"advantage": "filtered"}}, "raise it to at least 2"),
         (
             {"sampling": {"max_completion_tokens": 32}, "objective": {"overlong_cache": 40}},
             "objective.overlong_cache is 40 but must be ≤ 32 (= sampling.max_completion_tokens)",
