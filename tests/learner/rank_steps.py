@@ -37,8 +37,8 @@ CASES: dict[str, dict[str, Any]] = {
     "m2po and clip_cov": {
         "objective": {"covariance": "clip", "cov_low": 0.1, "cov_share": 0.2},
         "correction": {"kind": "m2po"},
+        "zero_stage": 3,
     },
-    "decoupled, stage 3": {"mini_batches": 2, "correction": {"kind": "decoupled"}, "zero_stage": 3},
 }
 
 

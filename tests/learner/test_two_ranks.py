@@ -47,7 +47,7 @@ def test_two_ranks_take_the_steps_of_one_and_run_the_loop_together(tmp_path: Pat
         for name in ("loss", "grad_norm", "entropy", "trained_tokens", "ratio_max", "clip_share_negative"):
             assert [m[name] for m in two] == pytest.approx([m[name] for m in one], rel=1e-6, abs=1e-6), (case, name)
         weights = load_file(tmp_path / f"{case}.safetensors")
-        assert max(float((weights[n] - expected[n]).abs().max()) for n in expected) < 1e-6, case
+        assert max(float((weights[n] - expected[n]).abs().max()) for n in expected) < 5e-6, case  # of a step of 1e−3
 
 
 def torchrun(given: Path) -> None:
