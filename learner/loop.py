@@ -181,7 +181,7 @@ class Learner:
         assert batch is not None
         assert self._began is not None
         fade, metrics = planner.opinions.fade, result.metrics
-        if result.applied:
+        if not result.reason:
             fade.update(batch.reward, metrics["entropy"])
             planner.opinions.anchor.update(batch.reward)
         self._waited_s += self._wait_s
