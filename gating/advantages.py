@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gating import adaptive, boundary, classic, history
+from gating import adaptive, boundary, classic, history, reference
 from gating.checks import Array
 from gating.registry import Advantage, CountAdvantage, bind, find, group_mass, make, names, parameters, register
 
@@ -39,5 +39,6 @@ __all__ = [
     "names",
     "parameters",
     "per_completion",
+    "reference",
     "register",
 ]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gating.checks import Array, real, scalar, whole
+from gating.checks import Array, counts, real, scalar, whole
 from gating.classic import GRPO
 from gating.registry import CountAdvantage, register
 
@@ -100,7 +100,7 @@ class LikelihoodAdvantage:
     """Base of the advantages that also read each completion's log-probability: `completions` instead of two counts.
 
     Counts alone do not determine them, so success and failure are refused rather than answered with something else.
-    Where only counts are at hand, as for drawing priorities, GRPO is what these methods start from.
+    They do say whether a group can teach anything at all, which is what drawing needs.
     """
 
     name: ClassVar[str]
@@ -113,6 +113,10 @@ class LikelihoodAdvantage:
             rewards: [N, G], 0 or 1.
             logprobs: [N, G], sequence log-probability of each completion, nats.
         """
+        raise NotImplementedError
+
+    def teaches(self, c: npt.ArrayLike, G: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether a group with c correct of G can have an advantage other than 0, bool."""
         raise NotImplementedError
 
     def success(self, c: npt.ArrayLike, G: npt.ArrayLike) -> Array:
@@ -153,6 +157,16 @@ class Unlikely(LikelihoodAdvantage):
     def __post_init__(self) -> None:
         scalar("beta", self.beta, 0, 1)
 
+    @property
+    def min_group(self) -> int:
+        """As GRPO."""
+        return 2
+
+    def teaches(self, c: npt.ArrayLike, G: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Right answers differ by their rank, wrong ones do not."""
+        correct, size = counts(c, G)
+        return (correct > 0) & (size >= self.min_group)
+
     def completions(self, rewards: npt.ArrayLike, logprobs: npt.ArrayLike) -> Array:
         """Advantage of every completion; equal log-probs share their mean rank, so that order cannot matter."""
         r = binary_groups(rewards)
@@ -178,6 +192,10 @@ class DSGRPO(LikelihoodAdvantage):
     def __post_init__(self) -> None:
         scalar("gamma_p", self.gamma_p, 0)
         scalar("gamma_n", self.gamma_n, 0)
+
+    def teaches(self, c: npt.ArrayLike, G: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Every group does: log π is never 0."""
+        return counts(c, G)[1] > 0
 
     def completions(self, rewards: npt.ArrayLike, logprobs: npt.ArrayLike) -> Array:
         """Advantage of every completion."""

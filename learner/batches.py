@@ -16,6 +16,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 DoubleArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+Completionwise = list[list[DoubleArray]]
+"""float64[T] for each completion of each group."""
 
 ATTENTION_SLOWNESS = 3.0
 """A masked attention FLOP takes about this many times longer than a matmul FLOP (measured on CPU, sdpa)."""
@@ -23,16 +25,23 @@ ATTENTION_SLOWNESS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class TrainCompletion:
-    """One completion to train on: ids int64[T], behaviour log-probs float32[T] (NaN = missing), its advantage."""
+    """One completion to train on: ids int64[T], behaviour log-probs float32[T] (NaN = missing), its advantage.
+
+    `proximal`: log-probs of the policy at the step's start, float64[T], where the correction tells it from the policy.
+    `mark`: int64[T], what `learner.selection` says of the tokens.
+    """
 
     token_ids: IntArray
     behaviour: FloatArray
     advantage: float
+    proximal: DoubleArray | None = None
+    mark: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TrainGroup:
-    """What a rank trains on of one rollout group. `weight` is the draw weight, shared by its completions.
+    """What a rank trains on of one rollout group. `weight` is the draw weight, shared by its completions;
+    `mini_batch` says in which of the step's mini-batches.
 
     `eligible` and `eligible_tokens` also count the completions left out because their advantage is 0: they belong to
     the mean, they only have no gradient.
@@ -44,6 +53,7 @@ class TrainGroup:
     weight: float
     eligible: int
     eligible_tokens: int
+    mini_batch: int = 0
 
     @property
     def tokens(self) -> int:
@@ -73,8 +83,9 @@ class MicroBatch:
 
     input_ids, position_ids: int64[R, L]. document: int64[R, L], which group of the row (−1 = padding); branch:
     int64[R, L], 0 = prompt, i ≥ 1 = the group's i-th completion. source: int64[N], index into R·L of the position that
-    predicts the token; target: int64[N]; behaviour: float32[N]; sample: int64[N] in [0, S).
-    advantage, weight: float64[S].
+    predicts the token; target: int64[N]; behaviour: float32[N]; proximal: float64[N] (NaN: that of the policy itself);
+    mark: int64[N]; sample: int64[N] in [0, S). advantage, weight: float64[S]; origin: int64[S, 2], the index of the
+    group among those that were packed and of the completion in it.
     """
 
     input_ids: IntArray
@@ -84,9 +95,12 @@ class MicroBatch:
     source: IntArray
     target: IntArray
     behaviour: FloatArray
+    proximal: DoubleArray
+    mark: IntArray
     sample: IntArray
     advantage: DoubleArray
     weight: DoubleArray
+    origin: IntArray
 
     def mask(self) -> BoolArray:
         """Who attends to whom: bool[R, L, L]. Padding attends to itself, so that no softmax is empty."""
@@ -101,11 +115,13 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some completions of one group, which will be neighbours in a row."""
+    """Some completions of one group, which will be neighbours in a row. `group`, `first`: where they come from."""
 
     prompt_ids: IntArray
     completions: tuple[TrainCompletion, ...]
     weight: float
+    group: int
+    first: int
 
     @property
     def length(self) -> int:
@@ -127,7 +143,7 @@ def pack(groups: Iterable[TrainGroup], shape: Shape, token_budget: int) -> list[
 
     Rows of a micro-batch differ in length by less than a factor of two; the packing never changes a gradient.
     """
-    pieces = [piece for group in groups for piece in _split(group, shape)]
+    pieces = [piece for index, group in enumerate(groups) for piece in _split(index, group, shape)]
     pieces.sort(key=lambda piece: -piece.length)
     batches = []
     while pieces:
@@ -151,24 +167,41 @@ def pack(groups: Iterable[TrainGroup], shape: Shape, token_budget: int) -> list[
     return batches
 
 
-def balance(tokens: Sequence[int], ranks: int) -> list[list[int]]:
-    """Split indices over ranks so that their token sums are close: longest first, to the emptiest rank."""
+def balance(tokens: Sequence[int], ranks: int, mini_batches: int = 1) -> list[list[int]]:
+    """Split indices over ranks so that their token sums are close: longest first, to the emptiest rank.
+
+    Index i is of mini-batch i mod `mini_batches`; ranks wait for each other after each, so each is balanced by itself.
+    """
     shares: list[list[int]] = [[] for _ in range(ranks)]
-    load = [0] * ranks
-    for index in sorted(range(len(tokens)), key=lambda i: (-tokens[i], i)):
-        rank = min(range(ranks), key=lambda r: (load[r], r))
-        shares[rank].append(index)
-        load[rank] += tokens[index]
+    for mini_batch in range(mini_batches):
+        load = [0] * ranks
+        for index in sorted(range(mini_batch, len(tokens), mini_batches), key=lambda i: (-tokens[i], i)):
+            rank = min(range(ranks), key=lambda r: (load[r], r))
+            shares[rank].append(index)
+            load[rank] += tokens[index]
     return [sorted(share) for share in shares]
 
 
-def _split(group: TrainGroup, shape: Shape) -> list[_Piece]:
+def unpack(
+    groups: Sequence[TrainGroup], batches: Sequence[MicroBatch], values: Sequence[DoubleArray]
+) -> Completionwise:
+    """Values of the tokens of packed groups, float64[N] for each micro-batch, back by group and completion."""
+    found = [[np.zeros(0)] * len(group.completions) for group in groups]
+    for batch, of_batch in zip(batches, values, strict=True):
+        ends = np.cumsum(np.bincount(batch.sample, minlength=len(batch.origin)))[:-1]
+        # Not strict: a micro-batch that only keeps other ranks company comes from nowhere.
+        for (group, completion), part in zip(batch.origin, np.split(of_batch, ends), strict=False):
+            found[group][completion] = part
+    return found
+
+
+def _split(index: int, group: TrainGroup, shape: Shape) -> list[_Piece]:
     if not group.completions:
         return []
     lengths = [len(c.token_ids) for c in group.completions]
     branches = branches_per_row(len(group.prompt_ids), lengths, shape)
     return [
-        _Piece(group.prompt_ids, group.completions[start : start + branches], group.weight)
+        _Piece(group.prompt_ids, group.completions[start : start + branches], group.weight, index, start)
         for start in range(0, len(lengths), branches)
     ]
 
@@ -181,9 +214,12 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
     source: list[IntArray] = []
     target: list[IntArray] = []
     behaviour: list[FloatArray] = []
+    proximal: list[DoubleArray] = []
+    mark: list[IntArray] = []
     sample: list[IntArray] = []
     advantage: list[float] = []
     weight: list[float] = []
+    origin: list[tuple[int, int]] = []
     for r, row in enumerate(rows):
         at = 0
         for d, piece in enumerate(row):
@@ -202,9 +238,12 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
                 source.append(np.concatenate(([last_of_prompt], r * length + at + np.arange(fed))))
                 target.append(completion.token_ids)
                 behaviour.append(completion.behaviour)
+                proximal.append(np.full(fed + 1, np.nan) if completion.proximal is None else completion.proximal)
+                mark.append(np.zeros(fed + 1, np.int64) if completion.mark is None else completion.mark)
                 sample.append(np.full(fed + 1, len(advantage)))
                 advantage.append(completion.advantage)
                 weight.append(piece.weight)
+                origin.append((piece.group, piece.first + b))
                 at += fed
     return MicroBatch(
         input_ids,
@@ -214,7 +253,10 @@ def _layout(rows: Sequence[Sequence[_Piece]], length: int) -> MicroBatch:
         np.concatenate(source).astype(np.int64),
         np.concatenate(target).astype(np.int64),
         np.concatenate(behaviour).astype(np.float32),
+        np.concatenate(proximal),
+        np.concatenate(mark),
         np.concatenate(sample).astype(np.int64),
         np.asarray(advantage, np.float64),
         np.asarray(weight, np.float64),
+        np.asarray(origin, np.int64),
     )

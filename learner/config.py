@@ -7,6 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from gating import advantages
+from gating.history import LikelihoodAdvantage
+from gating.reference import ReferenceAdvantage
 from store.section import Section
 
 Dtype = Literal["fp32", "bf16"]
@@ -19,6 +21,9 @@ class LearnerConfig(Section):
     """Learner steps of the whole run, those before a resume included."""
     groups_per_step: int = Field(64, ge=1)
     """B, rollout groups drawn for one step, over all ranks."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimiser steps of one step, each on its own share of the B groups; their advantages, α, δ and gates are those
+    of the step's start. Above 1 the later shares meet a policy that has moved: see correction.kind = decoupled."""
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW after warm-up; constant."""
     warmup_steps: int = Field(10, ge=0)
@@ -51,6 +56,11 @@ class LearnerConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.mini_batches > self.groups_per_step:
+            raise ValueError(
+                f"mini_batches is {self.mini_batches} but must be ≤ {self.groups_per_step} (= groups_per_step): each"
+                " optimiser step needs a group of its own; lower mini_batches or raise groups_per_step"
+            )
         for name, beta in zip(("first", "second"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas: the {name} is {beta} but must be in [0, 1)")
@@ -69,45 +79,102 @@ class ObjectiveConfig(Section):
     """Name in the registry of `gating.advantages`."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the advantage. One that training would supply (α, δ …) is held at the value given here."""
+    reference: str | None = None
+    """The frozen model that kl_control and filtered compare with, named as `model.path` is; by default the one that
+    training starts from. Every rank holds a copy of it."""
     scale: float | None = Field(0.25, gt=0)
-    """Mean |advantage × draw weight| to which every batch is scaled, so that methods compare at one step size; unset
-    leaves the advantages as they are."""
+    """Mean |advantage × draw weight| to which every step's objective is scaled, so that methods compare at one step
+    size; unset leaves it as it is."""
     normalisation: Literal["token_mean", "sequence_mean", "constant"] = "constant"
     """Sum over tokens, then: divide by all tokens; by each completion's length and the completions; or by
     `constant_tokens` and the completions."""
     constant_tokens: float = Field(1.0, gt=0)
     """Tokens per completion in the divisor of `constant`."""
+    overlong_cache: int = Field(0, ge=0)
+    """Tokens below the completion limit over which a soft penalty grows from 0 to −1, at the limit (DAPO 2503.14476);
+    0: none. It is a reward of its own: its difference from the mean of the group's others is added to the advantage,
+    whatever gate and difficulty weigh the verdict with, and it does not decide which groups are drawn."""
+    entropy_bonus: float = Field(0.0, ge=0)
+    """Reward for a nat of entropy at every trained token, in units of the advantage."""
+    covariance: Literal["off", "clip", "kl"] = "off"
+    """What becomes of the tokens whose log-prob and advantage vary together the most, (log π − mean)·(A − mean) over
+    the mini-batch, A as `gating` gives it: clip leaves some out (Clip-Cov); kl holds them to the policy that `kind`
+    takes the ratio from, by a KL penalty (KL-Cov; both 2505.22617)."""
+    cov_share: float = Field(2e-4, gt=0, le=1)
+    """Share of a mini-batch's tokens that clip leaves out, at random, and that kl holds, the highest; at least one."""
+    cov_low: float = 1.0
+    """Covariance, in nats, from which on clip may leave a token out."""
+    cov_high: float = 5.0
+    """Covariance up to which clip may leave a token out."""
+    cov_kl: float = Field(1.0, gt=0)
+    """Coefficient of kl's penalty, in units of the advantage per nat."""
     truncated: Literal["wrong", "mask"] = "wrong"
     """A completion cut off at the token limit is trained on as wrong, or not trained on and not counted."""
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         made = advantages.make(self.advantage, **self.params)  # ValueError names what is wrong
-        made.success(1, 2)  # and says so where a group's counts are not enough, which are all that the learner has
-        if self.normalisation != "constant" and "constant_tokens" in self.model_fields_set:
-            raise ValueError(f"constant_tokens has no effect with normalisation = {self.normalisation}")
+        if not isinstance(made, LikelihoodAdvantage):
+            made.success(1, 2)  # and says so where neither counts nor log-probs are enough
+        if self.reference is not None and not isinstance(made, ReferenceAdvantage):
+            raise ValueError(f"reference has no effect with advantage = {self.advantage}; leave it out")
+        if self.reference is not None and made.reads_base_evidence:
+            raise ValueError(
+                f"reference is {self.reference}, but {self.advantage} with these params asks how often the reference"
+                " solves a problem, and only the model that training starts from is seen at that; leave reference out,"
+                ' or give kl_control a beta, filtered z = "group"'
+            )
+        if self.normalisation != "constant":
+            _refuse_idle(self, ("constant_tokens",), f"normalisation = {self.normalisation}")
+        if self.covariance == "off":
+            _refuse_idle(self, ("cov_share",), "covariance = off")
+        if self.covariance != "clip":
+            _refuse_idle(self, ("cov_low", "cov_high"), f"covariance = {self.covariance}")
+        if self.covariance != "kl":
+            _refuse_idle(self, ("cov_kl",), f"covariance = {self.covariance}")
+        if self.cov_low >= self.cov_high:
+            raise ValueError(f"cov_low is {self.cov_low:g} but must be < {self.cov_high:g} (= cov_high)")
         return self
 
 
 class CorrectionConfig(Section):
     """How the age of a group is corrected: weights on log π from the ratio π/μ (DESIGN §6)."""
 
-    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo"] = "tis"
+    kind: Literal["none", "tis", "mis", "topr", "seq_tis", "seq_mis", "gspo", "decoupled", "m2po"] = "tis"
     """tis: ratio truncated at the cap; mis: tokens above the cap dropped; seq_*: the same with the whole
     completion's ratio; topr: 1 on positives, the completion's ratio truncated at 1 on negatives; gspo: the geometric
     mean of the completion's ratios, which the trust region judges too (2507.18071; with sequence_mean); none: 1.
+    decoupled: with ρ the policy at the step's start, min(ρ/μ, cap)·π/ρ, and the trust region judges π/ρ (2505.24298);
+    with mini_batches = 1, π is ρ: then it is tis without a trust region.
+    m2po: the ratio, of those tokens that are left when the mini-batch's largest (log ratio)² are masked until the mean
+    of the others is ≤ m2_threshold (2510.01161; the paper has no trust region besides).
     CISPO is tis with one cap for both signs and no trust region; PPO's clip is mis with the trust region, a
-    cap_positive above 1 + clip_high, and a cap_negative that is its dual clip."""
+    cap_positive above 1 + clip_high, and a cap_negative that is its dual clip; with several mini-batches and rollouts
+    that are not fresh, it is decoupled."""
     cap_positive: float = Field(2.0, gt=0)
-    """Largest ratio on completions with a positive advantage (tis, mis, seq_tis, seq_mis)."""
+    """Largest ratio on completions with a positive advantage (tis, mis, seq_tis, seq_mis, decoupled)."""
     cap_negative: float = Field(1.0, gt=0)
-    """Largest ratio on completions with a negative advantage (tis, mis, seq_tis, seq_mis)."""
+    """Largest ratio on completions with a negative advantage (tis, mis, seq_tis, seq_mis, decoupled)."""
     trust: bool = True
     """Mask the tokens whose ratio has left [1 − clip_low, 1 + clip_high] in the direction of their advantage."""
     clip_low: float = Field(0.1, gt=0, lt=1)
     """A token of a negative completion is masked below ratio 1 − clip_low."""
     clip_high: float = Field(0.28, gt=0)
-    """A token of a positive completion is masked above ratio 1 + clip_high."""
+    """A token of a positive completion is masked above ratio 1 + clip_high: above clip_low it is DAPO's clip-higher."""
+    dual_clip: float | None = Field(None, gt=1)
+    """PPO's dual clip: a token of a negative completion is masked above this ratio, too (with trust)."""
+    m2_threshold: float = Field(0.04, gt=0)
+    """Largest second moment of the log-ratio, in nats², that m2po leaves."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if not self.trust:
+            _refuse_idle(self, ("clip_low", "clip_high", "dual_clip"), "trust = false")
+        if self.kind not in ("tis", "mis", "seq_tis", "seq_mis", "decoupled"):
+            _refuse_idle(self, ("cap_positive", "cap_negative"), f"kind = {self.kind}")
+        if self.kind != "m2po":
+            _refuse_idle(self, ("m2_threshold",), f"kind = {self.kind}")
+        return self
 
 
 class GatingConfig(Section):
@@ -209,10 +276,21 @@ class LearnerSettings:
     run: str
     temperature: float
     group_size: int
+    reference: Path | None = None
+    """Folder of `objective.reference`."""
+    completion_limit: int | None = None
+    """Most tokens of a completion; needed for `objective.overlong_cache`."""
     seed: int = 0
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0
     """For how long an absent store is waited for."""
+
+
+def _refuse_idle(section: Section, names: tuple[str, ...], setting: str) -> None:
+    """ValueError for a field that differs from its default although nothing reads it under `setting`."""
+    for name in names:
+        if getattr(section, name) != type(section).model_fields[name].default:
+            raise ValueError(f"{name} has no effect with {setting}; leave it out")
 
 
 def _boundary_at_prior(a: float, b: float, k: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
-from learner.groups import training_group, why_unfit
+from learner.groups import why_unfit
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
@@ -20,8 +20,10 @@ from learner.ranks import Ranks
 from learner.steps import TakesSteps
 from learner.store_thread import LockLost, StoreThread, stop_on_sigterm
 from learner.trainer import DTYPES, StepResult, Trainer
+from learner.weighing import Weigher
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
+from store.wire import RolloutGroup
 
 Plan = dict[str, Any]
 _ANSWER_WITHIN_S = 0.5
@@ -80,6 +82,9 @@ class Learner:
         self._settings, self._ranks, self._line, self._stopping = settings, ranks, line, stopping
         self._trainer = trainer
         learner = settings.learner
+        self._weigher = Weigher(settings, self._trainer, line)
+        if ranks.first and settings.correction.kind == "decoupled" and learner.mini_batches == 1:
+            say("correction.kind = decoupled with learner.mini_batches = 1 is tis without a trust region")
         self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
@@ -138,32 +143,34 @@ class Learner:
         started = time.monotonic()
         if self._began is None:  # the wait for the first batch is the actors' start-up
             self._began, self._wait_s = started, 0.0
-        groups, lost = self._fetch(plan)
+        fetched, lost = self._fetch(plan)
         if self._ranks.first:
             self._planner.lost(lost)
         if len(lost) == len(plan["ids"]):
             return
         planner = self._planner
+        groups = self._weigher.weigh(fetched, plan)
         tended = planner.tended(lambda: self._publisher.announced_step) if self._ranks.first else nullcontext()
         with tended:
             result = self._trainer.step(groups, planner.step)
         planner.step += 1
         if result.applied:
-            self._skipped = 0
             planner.version += 1
             self._publish(planner.version)
         if self._ranks.first:
             self._record(result, sum(len(g.completions) for g in groups), time.monotonic() - started)
-        if not result.applied:
-            self._skip(result.reason, plan)
+        if result.reason:
+            self._skip(result, plan)
+        else:
+            self._skipped = 0
 
-    def _fetch(self, plan: Plan) -> tuple[list[Any], list[str]]:
-        """This rank's groups, and the ids (of all ranks) whose payload is gone or unfit."""
+    def _fetch(self, plan: Plan) -> tuple[dict[int, RolloutGroup], list[str]]:
+        """This rank's groups by their place in the plan, and the ids (of all ranks) whose payload is gone or unfit."""
         mine = plan["shares"][self._ranks.rank]
         payloads = self._line.call(self._line.store.fetch([plan["ids"][i] for i in mine]))
         config = self._trainer.config
         gone = [0.0] * len(plan["ids"])
-        groups = []
+        groups = {}
         for i in mine:
             payload = payloads[plan["ids"][i]]
             unfit = why_unfit(payload, config.vocab_size, config.max_position_embeddings) if payload else ""
@@ -172,15 +179,7 @@ class Learner:
             if payload is None or unfit:
                 gone[i] = 1.0
                 continue
-            groups.append(
-                training_group(
-                    payload,
-                    plan["success"][i],
-                    plan["failure"][i],
-                    plan["weight"][i],
-                    self._settings.objective.truncated == "mask",
-                )
-            )
+            groups[i] = payload
         lost = [plan["ids"][i] for i, flag in enumerate(self._ranks.reduce(gone, "max")) if flag]
         return groups, lost
 
@@ -197,8 +196,9 @@ class Learner:
         assert batch is not None
         assert self._began is not None
         fade, metrics = planner.opinions.fade, result.metrics
-        if result.applied:
+        if not result.reason:
             fade.update(batch.reward, metrics["entropy"])
+            planner.opinions.anchor.update(batch.reward)
         self._waited_s += self._wait_s
         self._line.call(
             self._line.store.record_dynamics(
@@ -228,18 +228,19 @@ class Learner:
         )
         self._wait_s = 0.0
 
-    def _skip(self, reason: str, plan: Plan) -> None:
-        """A step that changed nothing: leave its batch for inspection; too many in a row end the run."""
+    def _skip(self, result: StepResult, plan: Plan) -> None:
+        """A step that was not whole: leave its batch for inspection; too many in a row end the run."""
         self._skipped += 1
+        reason, how = result.reason, "cut short" if result.applied else "skipped"
         step, folder = self._planner.step, self._settings.run_dir / "skipped"
         if self._ranks.first:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"step-{step:07d}.json").write_text(json.dumps({"reason": reason, **plan}, indent=1))
-            say(f"step {step} was skipped, because {reason}; its batch is in {folder}")
+            say(f"step {step} was {how}, because {reason}; its batch is in {folder}")
         if self._skipped == _MOST_SKIPPED:
             raise VergeError(
-                f"{_MOST_SKIPPED} steps in a row, up to {step}, were skipped, the last because {reason}; the weights"
-                f" are those before them; lower learner.lr, and look at the batches in {folder}"
+                f"{_MOST_SKIPPED} steps in a row, up to {step}, were skipped or cut short, the last because {reason};"
+                f" the weights are the last that were finite; lower learner.lr, and look at the batches in {folder}"
             )
 
     def _checkpoint(self) -> None:

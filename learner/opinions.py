@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from gating import advantages, bbg, draw, posterior
 from gating.fade import FadeDynamics
+from gating.history import DifficultyAnchor, LikelihoodAdvantage
+from gating.reference import ReferenceAdvantage
 from learner.config import DrawConfig, GatingConfig, ObjectiveConfig
 from store.wire import GroupEntry
 
@@ -22,7 +24,10 @@ LAG_GROUPS = "lag_groups_"
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A batch: for each of n groups its advantage for a success and a failure (scaled), draw weight, and lag."""
+    """A batch: for each of n groups its advantage for a success and a failure, draw weight, and lag.
+
+    Both advantages are 0 where they need more than counts: `learner.weighing` makes them.
+    """
 
     entries: tuple[GroupEntry, ...]
     success: Floats
@@ -58,7 +63,7 @@ class Facts(Protocol):
 
 
 class Opinions:
-    """The advantage of `objective`, with what training and history supply to it.
+    """The advantage of `objective`, with what training and history supply to it: α and δ from `fade`, ha_dw's `anchor`.
 
     Where it has a problem gate (`fade_bbg`, pooled `bbg`), its k, τ and prior are those of [gating], unless
     `objective.params` holds others; without one, every problem counts as active.
@@ -74,11 +79,15 @@ class Opinions:
             per_lag=gating.delta_floor_per_lag,
             mode=gating.delta_mode,
         )
+        self.anchor = DifficultyAnchor()
         name, params = objective.advantage, dict(objective.params)
         self._gated = name == "fade_bbg" or (name == "bbg" and params.get("evidence") == "pooled")
         if self._gated:
             params = {key: getattr(gating, key) for key in ("k", "tau", "prior_a", "prior_b")} | params
         self._params: dict[str, Any] = params
+        made = advantages.make(name, **params)
+        self._by_likelihood = made if isinstance(made, LikelihoodAdvantage) else None
+        self.reads_base_evidence = isinstance(made, ReferenceAdvantage) and made.reads_base_evidence
 
     def gates(self, facts: Facts, version: int) -> Gates:
         """What every problem is worth at `version`."""
@@ -90,8 +99,13 @@ class Opinions:
         return Gates(version, a, b, gate, bbg.scale_over_active(gate))
 
     def masses(self, entries: Sequence[GroupEntry], rows: NDArray[np.int64], gates: Gates) -> Floats:
-        """Mean |advantage| of each group, float[n]; 0 means that it teaches nothing. `rows`: their problems."""
+        """Mean |advantage| of each group, float[n]; 0 means that it teaches nothing. `rows`: their problems.
+
+        Where counts do not determine it, 1 for every group that can teach.
+        """
         c, G, lag = _columns(entries, gates.version)
+        if self._by_likelihood is not None:
+            return self._by_likelihood.teaches(c, G).astype(np.float64)
         advantage = self._bind(entries, rows, gates, self.fade.delta_at(float(lag.mean())))
         return advantages.group_mass(advantage, c, G)
 
@@ -106,7 +120,7 @@ class Opinions:
     ) -> Drawn:
         """Draw up to `size` of these groups (all with mass) by systematic PPS, one random number.
 
-        Draw weights are Horvitz–Thompson over the groups given; advantages are scaled to `objective.scale`.
+        Draw weights are Horvitz–Thompson over the groups given.
         """
         _, _, lag = _columns(entries, gates.version)
         weights = draw.weights(mass, lag, self._drawing.freshness, self._drawing.epsilon)
@@ -115,12 +129,10 @@ class Opinions:
         chosen = tuple(entries[i] for i in picked)
         c, G, lag = _columns(chosen, gates.version)
         delta = self.fade.delta_at(float(lag.mean()))
-        advantage = self._bind(chosen, rows[picked], gates, delta)
-        success, failure = advantage.success(c, G), advantage.failure(c, G)
-        if self._objective.scale is not None:
-            size_now = float((weight * advantages.group_mass(advantage, c, G) * G).sum() / G.sum())
-            factor = self._objective.scale / size_now if size_now > 0 else 1.0
-            success, failure = success * factor, failure * factor
+        success = failure = np.zeros(len(chosen))
+        if self._by_likelihood is None:
+            advantage = self._bind(chosen, rows[picked], gates, delta)
+            success, failure = advantage.success(c, G), advantage.failure(c, G)
         return Drawn(chosen, success, failure, weight, lag, self.fade.alpha, delta)
 
     def _bind(self, entries: Sequence[GroupEntry], rows: NDArray[np.int64], gates: Gates, delta: float) -> Any:
@@ -134,6 +146,7 @@ class Opinions:
             self._params,
             alpha=self.fade.alpha,
             delta=delta,
+            anchor=self.anchor.value,
             evidence_a=a,
             evidence_b=b,
             gate_scale=gates.scale,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.admission import Admission, Fruitless, chances, check_fields, ticket_limit
+from learner.base_evidence import BaseEvidence
 from learner.batches import balance
 from learner.config import LearnerSettings
 from learner.opinions import Drawn, Gates, Opinions
@@ -36,6 +37,9 @@ class Batch:
     active_problems: int
     reward: float
     """Mean solve rate of the groups that arrived since the last step (of the drawn ones if none did)."""
+    base: list[tuple[int, int]]
+    """For each group, how often the base model solved its problem and did not, this group aside; (0, 0) where the
+    objective does not ask."""
 
 
 class Planner:
@@ -52,6 +56,7 @@ class Planner:
         self._settings, self._line, self._ranks, self._clock = settings, line, ranks, clock
         self._mirror = Mirror(line.store)
         self.opinions = Opinions(settings.objective, settings.gating, settings.draw)
+        self._base = BaseEvidence(line.store)
         self._admission = Admission(settings.seed)
         self._fruitless = Fruitless(settings.admission.fruitless_limit, settings.learner.groups_per_step)
         self._rng = np.random.default_rng([settings.seed, 2])
@@ -70,15 +75,17 @@ class Planner:
             "step": self.step,
             "version": self.version,
             "fade": self.opinions.fade.state_dict(),
+            "anchor": self.opinions.anchor.state_dict(),
             "admission": self._admission.state_dict(),
             "rng": self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_fields("Planner", state, {"step", "version", "fade", "admission", "rng"})
+        check_fields("Planner", state, {"step", "version", "fade", "anchor", "admission", "rng"})
         self.step = self.covered_step = int(state["step"])
         self.version = int(state["version"])
         self.opinions.fade.load_state_dict(state["fade"])
+        self.opinions.anchor.load_state_dict(state["anchor"])
         self._admission.load_state_dict(state["admission"])
         self._rng.bit_generator.state = state["rng"]
 
@@ -130,7 +137,8 @@ class Planner:
         self._fruitless.reset()
         self._arrived.clear()
         self._said = self._clock()
-        return balance([entry.tokens for entry in batch.drawn.entries], self._ranks)
+        tokens = [entry.tokens for entry in batch.drawn.entries]
+        return balance(tokens, self._ranks, self._settings.learner.mini_batches)
 
     def lost(self, ids: Sequence[str]) -> None:
         """Payloads that were gone when a rank fetched them."""
@@ -181,7 +189,12 @@ class Planner:
         worst, most = int(drawn.lag.max()), self._settings.admission.max_lag
         assert worst <= most, f"a group of lag {worst} was drawn, max_lag is {most}"
         seen = self._arrived or drawn.entries
-        return Batch(drawn, int(gates.open.sum()), float(np.mean([entry.c / entry.G for entry in seen])))
+        reward = float(np.mean([entry.c / entry.G for entry in seen]))
+        base = [(0, 0)] * len(drawn.entries)
+        if self.opinions.reads_base_evidence:
+            self._line.call(self._base.sync())
+            base = self._base.without(drawn.entries)
+        return Batch(drawn, int(gates.open.sum()), reward, base)
 
     def _tidy(self, gates: Gates) -> tuple[list[GroupEntry], NDArray[np.int64], NDArray[np.float64]]:
         """Retire what can never be drawn again; returns what can be drawn now, its problems' rows and masses."""
@@ -289,5 +302,6 @@ def plan_of(batch: Batch, shares: list[list[int]]) -> dict[str, Any]:
         "success": drawn.success.tolist(),
         "failure": drawn.failure.tolist(),
         "weight": drawn.weight.tolist(),
+        "base": batch.base,
         "shares": shares,
     }

@@ -4,21 +4,24 @@ Logits exist only at completion positions and only a chunk at a time: the chunk 
 tokens × vocabulary float32 tensor is ever whole.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from learner.batches import MicroBatch, Shape
+from learner.batches import DoubleArray, MicroBatch, Shape
+from learner.objective import Tokens
 from store.errors import VergeError
 
+Forward = Callable[["DeviceBatch"], tuple[Tensor, Tensor]]
+"""A `Policy`, or the engine around one: log-probs and entropies of a batch."""
 CHUNK_ELEMENTS = 1 << 24
 """At most this many logits at once (64 MB in float32)."""
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """log softmax(h Wᵀ / T)[target] and its entropy, by chunks of rows. The entropy carries no gradient."""
+    """log softmax(h Wᵀ / T)[target] and its entropy, by chunks of rows, both with a gradient."""
 
     @staticmethod
     def forward(
@@ -35,14 +38,14 @@ class _ChunkedLogProbs(torch.autograd.Function):
             probabilities = (logits - lse[:, None]).exp_()
             entropy[rows] = lse - (probabilities * logits).sum(-1)
             normaliser[rows] = lse
-        ctx.save_for_backward(hidden, weight, bias, target, normaliser)
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser, entropy)
         ctx.temperature = temperature
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing in backward
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Any:
-        hidden, weight, bias, target, normaliser = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor | None) -> Any:
+        hidden, weight, bias, target, normaliser, entropy = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_rest = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=grad.dtype) if needs_weight else None
@@ -50,8 +53,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         for rows in _chunks(hidden, weight):
             logits = _logits(hidden[rows], weight, bias, ctx.temperature)
             scale = grad[rows, None] / ctx.temperature
+            logits.sub_(normaliser[rows, None])
+            if grad_entropy is None:
+                grad_logits = logits.exp_().mul_(-scale)
+            else:  # dH / d logits = −p·(log p + H)
+                factor = grad_entropy[rows, None] / ctx.temperature
+                grad_logits = torch.exp(logits).mul_(-(scale + logits.add_(entropy[rows, None]).mul_(factor)))
             # d log p(target) / d logits = onehot − p
-            grad_logits = logits.sub_(normaliser[rows, None]).exp_().mul_(-scale)
             grad_logits.scatter_add_(-1, target[rows, None], scale)
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
@@ -82,7 +90,7 @@ class Policy(nn.Module):
         refuse_unsupported(model)
 
     def forward(self, batch: "DeviceBatch") -> tuple[Tensor, Tensor]:
-        """Log-probs (with gradient) and entropies in nats (without), float32[N], at the sampling temperature."""
+        """Log-probs and entropies in nats, float32[N], at the sampling temperature."""
         body = self.model.base_model
         hidden = body(
             input_ids=batch.input_ids,
@@ -109,10 +117,20 @@ class DeviceBatch:
         self.mask = tensor(batch.mask())[:, None]
         self.source = tensor(batch.source)
         self.target = tensor(batch.target)
-        self.behaviour = tensor(batch.behaviour)
-        self.sample = tensor(batch.sample)
-        self.advantage = tensor(batch.advantage)
-        self.weight = tensor(batch.weight)
+        self.tokens = Tokens(
+            tensor(batch.behaviour),
+            tensor(batch.proximal),
+            tensor(batch.mark),
+            tensor(batch.sample),
+            tensor(batch.advantage),
+            tensor(batch.weight),
+        )
+
+
+@torch.no_grad()
+def logprobs_of(forward: Forward, batches: Sequence[MicroBatch], device: torch.device) -> list[DoubleArray]:
+    """Log-probs of the tokens of micro-batches without gradient, float64[N] each."""
+    return [forward(DeviceBatch(batch, device))[0].double().cpu().numpy() for batch in batches]
 
 
 def shape_of(model: Any) -> Shape:

@@ -14,8 +14,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 Reduction = Literal["sum", "max", "min"]
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -54,6 +56,17 @@ class Ranks:
         if self.world > 1:
             dist.all_reduce(tensor, _OPERATIONS[how])
         return tensor
+
+    def gather(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Every rank's numbers, float64[n] of each, one after another."""
+        if self.world == 1:
+            return values
+        sizes = [int(size) for size in self.reduce([len(values) * (r == self.rank) for r in range(self.world)], "sum")]
+        padded = torch.zeros(max(sizes), dtype=torch.float64, device=self.device)
+        padded[: len(values)] = torch.from_numpy(values)
+        found = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(found, padded)
+        return np.concatenate([part[:size].cpu().numpy() for part, size in zip(found, sizes, strict=True)])
 
     def broadcast(self, message: Any) -> Any:
         """Rank 0's JSON value, on every rank; what the others pass is ignored."""

@@ -1,18 +1,19 @@
 """One optimiser step through DeepSpeed, the same at any world size, ZeRO stage and micro-batch size."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from learner.batches import MicroBatch, TrainGroup, pack
+from learner.batches import Completionwise, MicroBatch, TrainGroup, pack, unpack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
-from learner.policy import DeviceBatch, Policy, shape_of
+from learner.policy import DeviceBatch, Policy, logprobs_of, shape_of
 from learner.ranks import Ranks, import_deepspeed, quietly
+from learner.selection import mark, selects
 from store.errors import VergeError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -22,7 +23,7 @@ _PREFIX = "model."
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not."""
+    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why it is not whole."""
 
     metrics: dict[str, float]
     applied: bool
@@ -32,9 +33,9 @@ class StepResult:
 class Trainer:
     """The DeepSpeed engine and what surrounds it.
 
-    A step that meets a non-finite loss or gradient leaves weights and optimiser as they were:
+    A mini-batch that meets a non-finite loss or gradient leaves weights and optimiser as they were, and ends the step:
 
-        forward, backward of each micro-batch ──finite──▶ clip ──▶ AdamW ──▶ applied
+        forward, backward of each micro-batch ──finite──▶ clip ──▶ AdamW ──▶ applied ──▶ next mini-batch
                                               └─non-finite on any rank──▶ gradients dropped, not applied
     """
 
@@ -53,6 +54,7 @@ class Trainer:
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
         policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
+        self.device = ranks.device
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
         optimizer = torch.optim.AdamW(
@@ -66,35 +68,85 @@ class Trainer:
         self.engine.eval()  # no dropout: behaviour log-probs had none
 
     def step(self, groups: list[TrainGroup], number: int) -> StepResult:
-        """Take optimiser step `number` (from 0) on this rank's groups. Collective: every rank calls it."""
-        batches = pack(groups, self._shape, self._learner.micro_batch_tokens)
-        mine = Denominator.of(groups)
-        completions, tokens = self._ranks.reduce([mine.completions, mine.tokens], "sum")
-        most = int(self._ranks.reduce([len(batches)], "max")[0])
-        denominator = Denominator(max(int(completions), 1), max(int(tokens), 1))
-        stats = StepStats(self._ranks.device)
-        if most == 0:
-            return StepResult(stats.metrics(), False, "no completion of the batch has an advantage")
-        # Every rank must take part in every collective of the engine: one with fewer micro-batches adds empty ones.
-        batches += [_empty()] * (most - len(batches))
-        for index, batch in enumerate(batches):
-            self._micro_step(batch, denominator, stats, last=index == most - 1)
-        reason, norm = self._update(number)
+        """Take step `number` (from 0) on this rank's groups, a mini-batch at a time. Collective: every rank calls it.
+
+        Of its metrics, `loss` is the mean over the optimiser steps and `grad_norm` the largest.
+        """
+        groups = self._scaled(groups)
+        if self._correction.kind == "decoupled" and self._learner.mini_batches > 1:
+            groups = _with_proximal(groups, self.logprobs(groups))
+        stats, norms, reason = StepStats(self._ranks.device), [], ""
+        for mini_batch in self._mini_batches(groups):
+            batches = self._pack(mini_batch)
+            if not batches:
+                continue
+            if selects(self._objective, self._correction):
+                logprobs = unpack(mini_batch, batches, logprobs_of(self.engine, batches, self._ranks.device))
+                mini_batch = mark(mini_batch, logprobs, self._objective, self._correction, number, self._ranks.gather)
+                batches = self._pack(mini_batch)
+            reason, norm = self._optimise(batches, mini_batch, stats, number)
+            norms.append(norm)
+            if reason:
+                break
         self._ranks.reduce_tensor(stats.sums, "sum")
         self._ranks.reduce_tensor(stats.ratio_max, "max")
-        metrics = stats.metrics() | {"grad_norm": norm}
+        metrics = stats.metrics()
+        if not norms:
+            return StepResult(metrics, False, "no completion of the batch has an advantage")
+        metrics |= {"loss": metrics["loss"] / len(norms), "grad_norm": float(np.max(norms))}
         if reason and not np.isfinite(metrics["loss"]):
             reason = f"the loss is {metrics['loss']}"
-        return StepResult(metrics, not reason, reason)
+        if reason and len(norms) > 1:
+            reason = f"in mini-batch {len(norms)} {reason}"
+        return StepResult(metrics, not reason or len(norms) > 1, reason)
+
+    def _scaled(self, groups: list[TrainGroup]) -> list[TrainGroup]:
+        """The groups with weights that give advantage × weight the mean size of the config, over all ranks."""
+        sizes = [g.weight * sum(abs(c.advantage) for c in g.completions) for g in groups]
+        total, count = self._ranks.reduce([sum(sizes), sum(g.eligible for g in groups)], "sum")
+        if self._objective.scale is None or not total > 0:
+            return groups
+        factor = self._objective.scale * count / total
+        return [replace(group, weight=group.weight * factor) for group in groups]
+
+    def logprobs(self, groups: list[TrainGroup]) -> Completionwise:
+        """Log-probs of every completion's tokens under the weights as they are. Collective."""
+        found: Completionwise = [[] for _ in groups]
+        where = {id(group): index for index, group in enumerate(groups)}
+        # In the very micro-batches of the step, so that in low precision, too, the policy has moved by 0 at its start.
+        for mini_batch in self._mini_batches(groups):
+            batches = self._pack(mini_batch)
+            values = logprobs_of(self.engine, batches, self._ranks.device)
+            for group, of_group in zip(mini_batch, unpack(mini_batch, batches, values), strict=True):
+                found[where[id(group)]] = of_group
+        return found
+
+    def _mini_batches(self, groups: list[TrainGroup]) -> list[list[TrainGroup]]:
+        return [[g for g in groups if g.mini_batch == number] for number in range(self._learner.mini_batches)]
+
+    def _pack(self, groups: list[TrainGroup]) -> list[MicroBatch]:
+        """Micro-batches of this rank, as many as on every other. Collective."""
+        batches = pack(groups, self._shape, self._learner.micro_batch_tokens)
+        # Every rank must take part in every collective of the engine: one with fewer batches adds empty ones.
+        most = int(self._ranks.reduce([len(batches)], "max")[0])
+        return batches + [_empty()] * (most - len(batches))
+
+    def _optimise(
+        self, batches: list[MicroBatch], mini_batch: list[TrainGroup], stats: StepStats, number: int
+    ) -> tuple[str, float]:
+        """One optimiser step; as `_update`."""
+        mine = Denominator.of(mini_batch)
+        completions, tokens = self._ranks.reduce([mine.completions, mine.tokens], "sum")
+        denominator = Denominator(max(int(completions), 1), max(int(tokens), 1))
+        for index, batch in enumerate(batches):
+            self._micro_step(batch, denominator, stats, last=index == len(batches) - 1)
+        return self._update(number)
 
     def _micro_step(self, batch: MicroBatch, denominator: Denominator, stats: StepStats, last: bool) -> None:
         data = DeviceBatch(batch, self._ranks.device)
         self.engine.set_gradient_accumulation_boundary(last)
         logprobs, entropy = self.engine(data)
-        loss = policy_loss(
-            logprobs, entropy, data.behaviour, data.advantage, data.weight, data.sample,
-            denominator, self._objective, self._correction, stats,
-        )  # fmt: skip
+        loss = policy_loss(logprobs, entropy, data.tokens, denominator, self._objective, self._correction, stats)
         if last:
             # A loss can be non-finite and its gradient finite. Poisoning the gradient everywhere sends the step down
             # DeepSpeed's own overflow path, which drops every buffer of every ZeRO stage.
@@ -176,7 +228,21 @@ def _empty() -> MicroBatch:
     one, zero = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
     nothing = np.zeros(1, np.float64)
     missing = np.full(1, np.nan, np.float32)
-    return MicroBatch(one, one, one, one, zero, zero, missing, zero, nothing, nothing)
+    nowhere = np.zeros((0, 2), np.int64)
+    return MicroBatch(one, one, one, one, zero, zero, missing, nothing, zero, zero, nothing, nothing, nowhere)
+
+
+def _with_proximal(groups: list[TrainGroup], logprobs: Completionwise) -> list[TrainGroup]:
+    return [
+        replace(
+            group,
+            completions=tuple(
+                replace(completion, proximal=proximal)
+                for completion, proximal in zip(group.completions, of_group, strict=True)
+            ),
+        )
+        for group, of_group in zip(groups, logprobs, strict=True)
+    ]
 
 
 def _deepspeed_config(learner: LearnerConfig, parameters: int) -> dict[str, Any]:

@@ -90,6 +90,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _penalty_fits(self) -> Self:
+        cache, limit = self.objective.overlong_cache, self.sampling.max_completion_tokens
+        if cache > limit:
+            raise ValueError(
+                f"objective.overlong_cache is {cache} but must be ≤ {limit} (= sampling.max_completion_tokens): the "
+                "penalty would begin before the first token; lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pool_holds_a_batch(self) -> Self:
         least = self.learner.checkpoint_every * self.learner.groups_per_step
         if self.store.max_groups < least:

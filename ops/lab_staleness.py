@@ -19,7 +19,7 @@ from actors.problems import load_problems
 from actors.verifiers import countdown
 from gating import advantages, posterior
 from learner.config import CorrectionConfig, DrawConfig, GatingConfig, LearnerConfig, ObjectiveConfig
-from learner.groups import training_group
+from learner.groups import by_verdict, training_group
 from learner.opinions import Opinions
 from learner.ranks import Ranks
 from learner.trainer import Trainer
@@ -166,7 +166,12 @@ def train(folder: Path, advantage: str, lag: int, trust: bool, steps: int, seed:
         by_id = {group.id: group for group, _ in sampled}
         result = trainer.step(
             [
-                training_group(by_id[entry.id], drawn.success[i], drawn.failure[i], drawn.weight[i], False)
+                training_group(
+                    by_id[entry.id],
+                    by_verdict(by_id[entry.id], drawn.success[i], drawn.failure[i]),
+                    drawn.weight[i],
+                    mask_truncated=False,
+                )
                 for i, entry in enumerate(drawn.entries)
             ],
             step,

@@ -9,11 +9,12 @@ from store.errors import VergeError
 MODELS = Path("models")
 
 
-def resolve_model(name: str) -> Path:
+def resolve_model(name: str, field: str = "model.path") -> Path:
     """The folder of the model a config names, building or fetching it on first use.
 
     Args:
         name: `tiny`, `tiny:arithmetic`, `smollm2`, a Hugging Face folder, or a hub id.
+        field: the one of the config that holds it, for what is said of it.
 
     Raises:
         VergeError: no such folder, and the hub does not have it or cannot be reached.
@@ -39,8 +40,8 @@ def resolve_model(name: str) -> Path:
     if (folder / "config.json").is_file():
         return folder.resolve()
     if folder.is_dir():
-        raise VergeError(f"model.path {name} is a folder without config.json; name a Hugging Face model folder")
+        raise VergeError(f"{field} {name} is a folder without config.json; name a Hugging Face model folder")
     if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
-        raise VergeError(f"model.path {name}: no such folder, and not a hub id (owner/name), `tiny` or `smollm2`")
+        raise VergeError(f"{field} {name}: no such folder, and not a hub id (owner/name), `tiny` or `smollm2`")
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    return hub_folder(name, patterns, f"model.path {name}: no such folder, and the hub does not give it")
+    return hub_folder(name, patterns, f"{field} {name}: no such folder, and the hub does not give it")

@@ -19,22 +19,24 @@ from store.wire import Problem
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run's model folder and problems, checked against each other."""
+    """A run's model folder and problems, checked against each other, and the folder of its reference model, if any."""
 
     model: Path
     problems: ProblemSet
+    reference: Path | None = None
 
 
 def prepare(config: RunConfig) -> Prepared:
-    """Resolve the model, load the problems, and check that every prompt fits and every verifier is there.
+    """Resolve the models, load the problems, and check that every prompt fits and every verifier is there.
 
     Raises:
         VergeError: the first thing that a person must change.
     """
-    model = resolve_model(config.model.path)
+    model, named = resolve_model(config.model.path), config.objective.reference
+    reference = None if named is None else resolve_model(named, "objective.reference")
     problems = load_problems(config.problems)
     check_fit(config, model, chain(problems.train, problems.held_out))
-    return Prepared(model, problems)
+    return Prepared(model, problems, reference)
 
 
 def check_fit(config: RunConfig, model: Path, problems: Iterable[Problem]) -> None:

@@ -72,6 +72,8 @@ class Store:
         self.live_groups = groups.live_groups
         self.last_steps = groups.last_steps
         self.fetch = groups.fetch
+        self.reference_logprobs = groups.reference_logprobs
+        self.keep_reference_logprobs = groups.keep_reference_logprobs
         self.use = groups.use
         self.retire = groups.retire
         self.rollback = groups.rollback

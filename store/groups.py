@@ -1,9 +1,12 @@
 """Rollout groups: the log of all, the pool of those that can still be drawn, and how they leave it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from store.errors import CodecError
 from store.keys import Keys
@@ -92,6 +95,28 @@ class Groups:
 
     async def _count_undecodable(self, count: int, redis: Any) -> None:
         await redis.hincrby(self._keys.counters, "undecodable", count)
+
+    async def reference_logprobs(self, ids: Sequence[str]) -> dict[str, NDArray[np.float64] | None]:
+        """What `keep_reference_logprobs` kept; None: nothing yet, or the group has left."""
+        found = await rows(self._link, [self._keys.group(group_id) for group_id in ids], ("reference",))
+        return {
+            group_id: np.frombuffer(kept, "<f8").astype(np.float64) if kept else None
+            for group_id, (kept,) in zip(ids, found, strict=True)
+        }
+
+    async def keep_reference_logprobs(self, found: Mapping[str, NDArray[np.float64]]) -> int:
+        """Keep a log-prob per completion of the evidence for as long as its group is in the pool.
+
+        Returns:
+            For how many groups; those that have left are passed over.
+        """
+        kept = 0
+        for chunk in chunks(found, _CHUNK):
+            keys = [self._keys.group(group_id) for group_id in chunk]
+            kept += await self._link.run(
+                "keep_reference", keys, [found[name].astype("<f8").tobytes() for name in chunk]
+            )
+        return kept
 
     async def use(self, ids: Sequence[str], step: int) -> int:
         """Record that groups were drawn at `step`; returns how many it was news of."""

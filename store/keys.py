@@ -60,7 +60,9 @@ class Keys:
         return f"{self.prefix}problem:{problem_id}"
 
     def group(self, group_id: str) -> str:
-        """Hash: one live group's index facts, uses, steps at which it was drawn, and payload id."""
+        """Hash: one live group's index facts, uses, steps at which it was drawn, payload id, and the log-probs of its
+        completions under a frozen reference model, where there is one.
+        """
         return f"{self.prefix}group:{group_id}"
 
     def payload(self, payload_id: str) -> str:

@@ -22,7 +22,7 @@ Argument = str | bytes | int | float
 
 SCRIPTS = (
     "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
-    "hold", "facts", "snapshot",
+    "hold", "facts", "snapshot", "keep_reference",
 )  # fmt: skip
 AWAY = (
     exceptions.ConnectionError, exceptions.TimeoutError, OSError,
@@ -166,7 +166,8 @@ class Link:
     def in_words(self, error: Exception) -> Exception:
         """What a person must do about an error of the server; the error itself where nobody can do anything."""
         text = str(error)
-        if isinstance(error, exceptions.NoPermissionError) or "ACL failure" in text:
+        denied = "ACL failure" in text or "user executing the script can't" in text
+        if isinstance(error, exceptions.NoPermissionError) or denied:
             return VergeError(
                 f"the store at {self.name} forbids this user what it asks for ({text.partition(' script:')[0]}); "
                 "`verge state acl RUN` prints what each role may do"

@@ -1,12 +1,14 @@
 """Run under torchrun by test_two_ranks: steps on this rank's share of the same groups, then the whole loop.
 
-argv: a JSON file with `model`, `output` and `stages` (rank 0 writes stage<n>.json, .safetensors there for each ZeRO
-stage), and `url`, `password`, `run` of a run in a store, which the loop trains on.
+argv: a JSON file with `model`, `output` and `cases` (rank 0 writes <case>.json, .safetensors there for each of them),
+and `url`, `password`, `run` of a run in a store, which the loop trains on.
 """
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 
@@ -26,30 +28,43 @@ from learner.trainer import Trainer
 from tests.learner.scripted import random_groups
 
 STEPS = 2
+CASES: dict[str, dict[str, Any]] = {
+    # Every ZeRO stage that communicates in its own way.
+    "stage 0": {"zero_stage": 0},
+    "stage 2": {"zero_stage": 2},
+    "stage 3": {"zero_stage": 3},
+    "decoupled": {"mini_batches": 2, "correction": {"kind": "decoupled"}, "objective": {"scale": 0.5}},
+    "m2po and clip_cov": {
+        "objective": {"covariance": "clip", "cov_low": 0.1, "cov_share": 0.2},
+        "correction": {"kind": "m2po"},
+        "zero_stage": 3,
+    },
+}
 
 
-def train(
-    model: Path, ranks: Ranks, stage: int, budget: int = 40, output: Path | None = None
-) -> list[dict[str, float]]:
-    learner = LearnerConfig(zero_stage=stage, lr=1e-3, micro_batch_tokens=budget, threads=1, warmup_steps=1)
-    trainer = Trainer(model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, ranks)
-    metrics = []
+def train(model: Path, ranks: Ranks, case: str, output: Path) -> list[dict[str, float]]:
+    chosen = CASES[case].copy()
+    objective = ObjectiveConfig(**{"scale": None} | chosen.pop("objective", {}))
+    correction = CorrectionConfig(**chosen.pop("correction", {}))
+    learner = LearnerConfig(lr=1e-3, micro_batch_tokens=40, threads=1, warmup_steps=1, **chosen)
+    trainer = Trainer(model, learner, objective, correction, 1.0, ranks)
+    metrics, minis = [], learner.mini_batches
     for step in range(STEPS):
         # One group fewer than ranks in the second step: a rank without work must not stop the others.
         groups = random_groups(7 if step == 0 else 1, seed=step)
-        share = balance([g.tokens for g in groups], ranks.world)[ranks.rank]
-        metrics.append(trainer.step([groups[i] for i in share], step).metrics)
+        share = balance([g.tokens for g in groups], ranks.world, minis)[ranks.rank]
+        metrics.append(trainer.step([replace(groups[i], mini_batch=i % minis) for i in share], step).metrics)
     weights = {name: value.clone() for name, value in trainer.weights()}
-    if ranks.first and output is not None:
-        save_file(weights, output / f"stage{stage}.safetensors")
-        (output / f"stage{stage}.json").write_text(json.dumps(metrics))
+    if ranks.first:
+        save_file(weights, output / f"{case}.safetensors")
+        (output / f"{case}.json").write_text(json.dumps(metrics))
     return metrics
 
 
 def settings_of(model: Path, run_dir: Path, url: str, password: str | None, run: str) -> LearnerSettings:
     return LearnerSettings(
         learner=LearnerConfig(steps=4, groups_per_step=5, lr=1e-3, zero_stage=2, threads=1, stall_s=120),
-        objective=ObjectiveConfig(),
+        objective=ObjectiveConfig(advantage="filtered"),
         correction=CorrectionConfig(),
         gating=GatingConfig(),
         draw=DrawConfig(),
@@ -70,6 +85,6 @@ if __name__ == "__main__":
     echoed = ours.broadcast({"text": "α", "number": 0.1} if ours.first else None)
     assert echoed == {"text": "α", "number": 0.1}
     output = Path(given["output"])
-    for number in given["stages"]:
-        train(Path(given["model"]), ours, number, output=output)
+    for name in given["cases"]:
+        train(Path(given["model"]), ours, name, output)
     run_learner(settings_of(Path(given["model"]), output, given["url"], given["password"], given["run"]))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learner.batches import Shape, TrainCompletion, TrainGroup, balance, branches_per_row, pack
+from learner.batches import Shape, TrainCompletion, TrainGroup, balance, branches_per_row, pack, unpack
 from tests.learner.scripted import random_groups
 
 CHEAP_ATTENTION = Shape(1.0, 0.0)
@@ -67,6 +67,16 @@ def test_every_token_is_trained_once_at_any_budget(budget: int) -> None:
     assert all(b.input_ids.size <= max(budget, b.input_ids.shape[1]) for b in batches)
 
 
+@pytest.mark.parametrize("shape", [CHEAP_ATTENTION, Shape(1e-9, 1.0)], ids=["shared prompt", "one row each"])
+def test_values_of_packed_tokens_come_back_by_group_and_completion(shape: Shape) -> None:
+    groups = random_groups(7)
+    batches = pack(groups, shape, 40)
+    found = unpack(groups, batches, [batch.target.astype(float) for batch in batches])
+    assert [[ids.tolist() for ids in of_group] for of_group in found] == [
+        [c.token_ids.tolist() for c in g.completions] for g in groups
+    ]
+
+
 def test_the_prompt_is_shared_until_attention_costs_more_than_it_saves() -> None:
     llama_135m = Shape.of(106_000_000, 30, 576)
     assert branches_per_row(50, [24] * 8, llama_135m) == 8
@@ -84,3 +94,9 @@ def test_ranks_are_balanced_by_tokens_and_each_group_goes_to_one() -> None:
     assert sorted(i for share in shares for i in share) == list(range(7))
     assert [sum(tokens[i] for i in share) for share in shares] == [170, 170]
     assert balance([5], 3) == [[0], [], []]
+
+
+def test_every_mini_batch_is_balanced_by_itself() -> None:
+    # Indices 0, 2, 4 are one mini-batch and 1, 3, 5 the other; the longest of each is on a rank of its own.
+    shares = balance([90, 10, 40, 20, 50, 30], 2, mini_batches=2)
+    assert shares == [[0, 5], [1, 2, 3, 4]]

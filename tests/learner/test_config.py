@@ -22,14 +22,30 @@ from learner import config
         ("GatingConfig", {"k": 256}, r"E\[\(1−p\)\^255\] is 0.00391: every gate would start closed"),
         ("GatingConfig", {"gamma": 0}, "greater than 0"),
         ("LearnerConfig", {"dtype": "bf16"}, "set zero_stage = 1"),
+        ("LearnerConfig", {"mini_batches": 5, "groups_per_step": 4}, r"must be ≤ 4 \(= groups_per_step\)"),
         ("LearnerConfig", {"betas": (0.9, 1.0)}, r"the second is 1.0 but must be in \[0, 1\)"),
         ("ObjectiveConfig", {"advantage": "fade_bgb"}, "fade_bbg"),
-        ("ObjectiveConfig", {"advantage": "unlikely"}, "log-prob"),
+        ("ObjectiveConfig", {"advantage": "kl_control"}, "needs either beta, one for all, or mu"),
+        ("ObjectiveConfig", {"reference": "tiny"}, "reference has no effect with advantage = fade_bbg"),
+        (
+            "ObjectiveConfig",
+            {"advantage": "kl_control", "params": {"mu": 0.9}, "reference": "other"},
+            "asks how often the reference solves a problem.*leave reference out",
+        ),
         ("ObjectiveConfig", {"advantage": "mc_grpo"}, "median"),
         ("ObjectiveConfig", {"params": {"q": 3}}, "has no parameter 'q'"),
         ("ObjectiveConfig", {"normalisation": "token_mean", "constant_tokens": 9.0}, "no effect"),
+        ("ObjectiveConfig", {"cov_share": 0.1}, "cov_share has no effect with covariance = off"),
+        ("ObjectiveConfig", {"covariance": "kl", "cov_low": 2.0}, "cov_low has no effect with covariance = kl"),
+        ("ObjectiveConfig", {"covariance": "clip", "cov_kl": 2.0}, "cov_kl has no effect with covariance = clip"),
+        ("ObjectiveConfig", {"covariance": "clip", "cov_low": 6.0}, r"must be < 5 \(= cov_high\)"),
+        ("CorrectionConfig", {"m2_threshold": 0.1}, "m2_threshold has no effect with kind = tis"),
         ("CorrectionConfig", {"clip_low": 1.0}, "less than 1"),
         ("CorrectionConfig", {"kind": "vtrace"}, "tis"),
+        ("CorrectionConfig", {"trust": False, "clip_low": 0.2}, "clip_low has no effect with trust = false"),
+        ("CorrectionConfig", {"trust": False, "dual_clip": 3.0}, "dual_clip has no effect with trust = false"),
+        ("CorrectionConfig", {"dual_clip": 1.0}, "greater than 1"),
+        ("CorrectionConfig", {"kind": "topr", "cap_positive": 3.0}, "cap_positive has no effect with kind = topr"),
     ],
 )
 def test_a_config_that_cannot_work_is_refused_with_its_reason(
@@ -37,6 +53,14 @@ def test_a_config_that_cannot_work_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         getattr(config, section)(**values)
+
+
+@pytest.mark.parametrize("section", ["ObjectiveConfig", "CorrectionConfig"])
+@pytest.mark.parametrize("values", [{"normalisation": "token_mean"}, {"kind": "gspo", "trust": False}])
+def test_a_config_written_out_in_full_is_read_back(section: str, values: dict[str, Any]) -> None:
+    known = {name: value for name, value in values.items() if name in getattr(config, section).model_fields}
+    chosen = getattr(config, section)(**known)
+    assert getattr(config, section).model_validate_json(chosen.model_dump_json()) == chosen
 
 
 def test_the_defaults_are_those_of_the_design() -> None:

@@ -112,6 +112,36 @@ def test_rewards_rise_with_stale_synchronous_and_replayed_data(
         assert all(abs(row["ratio_mean"] - 1) < 1e-4 and row["kl"] < 1e-6 for row in history)
 
 
+METHODS: dict[str, dict[str, Any]] = {
+    "decoupled": {"learner": {"mini_batches": 2}, "correction": {"kind": "decoupled"}},
+    "filtered": {"objective": {"advantage": "filtered"}},
+    "kl_control": {
+        "objective": {"advantage": "kl_control", "params": {"mu": 0.9}, "entropy_bonus": 0.01},
+        "learner": {"mini_batches": 2},
+        "correction": {"kind": "m2po"},
+    },
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_trains_and_goes_on_after_a_resume(settings: LearnerSettings, method: str) -> None:
+    chosen = METHODS[method]
+    settings = replace(
+        with_learner(settings, **chosen.get("learner", {})),
+        objective=ObjectiveConfig(**chosen.get("objective", {})),
+        correction=CorrectionConfig(**chosen.get("correction", {})),
+    )
+    with open_run(settings) as line:
+        train(with_learner(settings, steps=8))
+        train(with_learner(settings, steps=16))
+        history = line.call(line.store.dynamics_history(100))
+        found = line.call(audit(line.store))
+    assert [row["step"] for row in history] == list(range(1, 17))
+    assert np.mean([row["reward"] for row in history[-4:]]) > np.mean([row["reward"] for row in history[:4]]) + 0.1
+    assert all(np.isfinite(row["loss"]) and 0 < row["ess"] <= 1 for row in history)
+    assert (found.duplicated, found.miscounted, found.unbalanced, found.unreadable) == ((), (), (), ())
+
+
 def test_a_run_with_fade_bbg_records_what_it_read_from_training(settings: LearnerSettings) -> None:
     with open_run(settings) as line:
         train(settings)

@@ -1,5 +1,7 @@
 """Gate, mass and draw as the learner uses them: leave-one-out evidence, and advantages scaled over the batch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,16 +20,14 @@ def gates(a: list[float], b: list[float], version: int = 0) -> Gates:
     return Gates(version, np.array(a), np.array(b), gate, bbg.scale_over_active(gate))
 
 
-def opinions(**objective: object) -> Opinions:
+def opinions(**objective: Any) -> Opinions:
     return Opinions(ObjectiveConfig(**objective), GatingConfig(), DrawConfig())
 
 
 def test_a_group_is_judged_without_its_own_evidence() -> None:
     # Problem 0 has only this group's 2 of 8: without it, the prior alone. A success is judged by its 7 group-mates,
     # 1 right and 6 wrong: Beta(2, 7), baseline 2/9, gate E[(1−p)^7] = 7·8·9·10·11·12·13/(9·…·15) = 7·8/(14·15) = 4/15.
-    drawn = opinions(scale=None).draw(
-        [entry(0, 2)], np.array([0]), np.ones(1), gates([2.0], [6.0]), 1, np.random.default_rng(0)
-    )
+    drawn = opinions().draw([entry(0, 2)], np.array([0]), np.ones(1), gates([2.0], [6.0]), 1, np.random.default_rng(0))
     scale = 1 / bbg.gate([2.0], [6.0])[0]
     alpha = 1.5  # at the initial p̂ = .5
     assert drawn.success[0] == pytest.approx(scale * (4 / 15) * (7 / 9) ** alpha)
@@ -38,8 +38,8 @@ def test_a_group_is_judged_without_its_own_evidence() -> None:
 
 def test_the_evidence_taken_out_of_a_stale_group_is_discounted_like_the_rest() -> None:
     worth = 0.97**3
-    fresh = opinions(scale=None).masses([entry(0, 2)], np.array([0]), gates([2.0], [6.0]))
-    stale = opinions(scale=None).masses([entry(0, 2)], np.array([0]), gates([2 * worth], [6 * worth], version=3))
+    fresh = opinions().masses([entry(0, 2)], np.array([0]), gates([2.0], [6.0]))
+    stale = opinions().masses([entry(0, 2)], np.array([0]), gates([2 * worth], [6 * worth], version=3))
     ratio = bbg.gate([2.0], [6.0])[0] / bbg.gate([2 * worth], [6 * worth])[0]  # only the scale over problems differs
     assert stale[0] == pytest.approx(fresh[0] * ratio)
 
@@ -51,21 +51,20 @@ def test_groups_that_teach_nothing_have_no_mass() -> None:
     assert (opinions().masses(entries, rows, facts) > 0).tolist() == [True, False, True]
 
 
-def test_the_batch_is_scaled_to_the_mean_absolute_advantage_of_the_config() -> None:
-    entries = [entry(i, i % 8 + 1, G=9) for i in range(40)]
-    facts = gates([float(e.c) for e in entries], [float(9 - e.c) for e in entries])
-    rows = np.arange(40)
-    judge = opinions(scale=0.25)
+@pytest.mark.parametrize(
+    ("advantage", "params", "reads"),
+    [("kl_control", {"beta": 0.1}, False), ("kl_control", {"mu": 0.9}, True), ("filtered", {"z": "posterior"}, True)],
+)
+def test_what_reads_log_probs_is_drawn_uniformly_from_all_groups_that_can_teach(
+    advantage: str, params: dict[str, Any], reads: bool
+) -> None:
+    judge = opinions(advantage=advantage, params=params)
+    entries, rows, facts = [entry(0, 0), entry(1, 8), entry(2, 3)], np.arange(3), gates([0, 8, 3], [8, 0, 5])
     mass = judge.masses(entries, rows, facts)
-    some = [i for i in rows if mass[i] > 0]
-    chosen = [entries[i] for i in some]
-    drawn = judge.draw(chosen, rows[some], mass[some], facts, 10, np.random.default_rng(1))
-    sizes = [
-        weight * (e.c * abs(up) + (e.G - e.c) * abs(down)) / e.G
-        for e, up, down, weight in zip(drawn.entries, drawn.success, drawn.failure, drawn.weight, strict=True)
-    ]
-    assert len(drawn.entries) == 10
-    assert np.mean(sizes) == pytest.approx(0.25)
+    assert mass.tolist() == [float(advantage == "kl_control"), 1, 1]
+    drawn = judge.draw(entries[1:], rows[1:], mass[1:], facts, 2, np.random.default_rng(0))
+    assert (drawn.success.tolist(), drawn.failure.tolist(), drawn.weight.tolist()) == ([0, 0], [0, 0], [1, 1])
+    assert judge.reads_base_evidence == reads
 
 
 def test_drawing_prefers_mass_and_draw_weights_undo_the_preference_on_average() -> None:
@@ -74,7 +73,7 @@ def test_drawing_prefers_mass_and_draw_weights_undo_the_preference_on_average() 
     entries = [entry(i, int(c)) for i, c in enumerate(correct)]
     facts = gates([float(e.c) for e in entries], [float(8 - e.c) for e in entries])
     # Half uniform, so that no inclusion probability is so small that 400 draws are too few to see its mean.
-    judge, rows = Opinions(ObjectiveConfig(scale=None), GatingConfig(), DrawConfig(epsilon=0.5)), np.arange(30)
+    judge, rows = Opinions(ObjectiveConfig(), GatingConfig(), DrawConfig(epsilon=0.5)), np.arange(30)
     mass = judge.masses(entries, rows, facts)
     rng, total, count = np.random.default_rng(0), np.zeros(30), np.zeros(30)
     for _ in range(400):
@@ -96,9 +95,20 @@ def test_delta_comes_from_entropy_and_its_floor_rises_with_the_lag_of_the_batch(
         assert judge.draw([entry(0, 2)], rows, np.ones(1), facts, 1, rng).delta == pytest.approx(floor)
 
 
+def test_ha_dw_compares_a_group_with_the_belief_that_training_has_come_to() -> None:
+    judge = opinions(advantage="ha_dw", params={"scale": 1.0})
+    judge.anchor.update(0.75)
+    plain = opinions(advantage="grpo")
+    rng, facts = np.random.default_rng(0), gates([2.0], [6.0])
+    one, two = (o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, rng) for o in (judge, plain))
+    # 2 of 8 is .5 below the belief: successes count e^.5 times more, failures e^.5 times less.
+    assert one.success[0] == pytest.approx(two.success[0] * np.exp(0.5))
+    assert one.failure[0] == pytest.approx(two.failure[0] * np.exp(-0.5))
+
+
 def test_a_parameter_of_the_advantage_overrides_the_gating_section() -> None:
-    sharp = opinions(params={"k": 2, "delta": 0.5}, scale=None)
-    mild = opinions(params={"k": 2}, scale=None)
+    sharp = opinions(params={"k": 2, "delta": 0.5})
+    mild = opinions(params={"k": 2})
     facts = gates([2.0], [6.0])
     one, two = (
         o.draw([entry(0, 2)], np.array([0]), np.ones(1), facts, 1, np.random.default_rng(0)) for o in (sharp, mild)

@@ -27,9 +27,25 @@ def ranks() -> Ranks:
     return Ranks()
 
 
-def trainer_of(model: Path, ranks: Ranks, **changes: Any) -> Trainer:
+DEFAULT = CorrectionConfig()
+AS_IS = ObjectiveConfig(scale=None)
+ROUNDING = 5e-6
+"""Of a weight after a step of 1e−3: AdamW divides a gradient by its size, so where one is near 0 its rounding shows."""
+
+
+def trainer_of(
+    model: Path,
+    ranks: Ranks,
+    correction: CorrectionConfig = DEFAULT,
+    objective: ObjectiveConfig = AS_IS,
+    **changes: Any,
+) -> Trainer:
     learner = LearnerConfig(**{"lr": 1e-3, "threads": 1, "warmup_steps": 0, "micro_batch_tokens": 40, **changes})
-    return Trainer(model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, ranks)
+    return Trainer(model, learner, objective, correction, 1.0, ranks)
+
+
+def in_mini_batches(groups: list[TrainGroup], count: int) -> list[TrainGroup]:
+    return [replace(group, mini_batch=index % count) for index, group in enumerate(groups)]
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -63,7 +79,82 @@ def test_every_zero_stage_takes_the_step_of_stage_0(model: Path, ranks: Ranks, s
     (base, base_weights), (other, other_weights) = results
     for name in ("loss", "grad_norm", "entropy"):
         assert [m[name] for m in other] == pytest.approx([m[name] for m in base], rel=1e-5)
-    assert furthest(base_weights, other_weights) < 1e-6
+    assert furthest(base_weights, other_weights) < ROUNDING
+
+
+def test_a_step_is_scaled_to_the_mean_advantage_of_the_config_over_all_its_mini_batches(
+    model: Path, ranks: Ranks
+) -> None:
+    groups = in_mini_batches(random_groups(6), 2)
+    size = sum(g.weight * abs(c.advantage) for g in groups for c in g.completions) / sum(g.eligible for g in groups)
+    asked = ObjectiveConfig(scale=0.5)
+    scaled = trainer_of(model, ranks, objective=asked, mini_batches=2).step(groups, 0).metrics["loss"]
+    by_hand = [replace(group, weight=group.weight * 0.5 / size) for group in groups]
+    found = trainer_of(model, ranks, mini_batches=2)
+    assert found.step(by_hand, 0).metrics["loss"] == pytest.approx(scaled, rel=1e-6)
+
+
+def test_each_mini_batch_is_an_optimiser_step_of_its_own(model: Path, ranks: Ranks) -> None:
+    groups = in_mini_batches(random_groups(7), 3)
+    whole, apart = (trainer_of(model, ranks, mini_batches=n) for n in (3, 1))
+    result = whole.step(groups, 0)
+    singles = [apart.step([replace(g, mini_batch=0) for g in groups[k::3]], 0).metrics for k in range(3)]
+    assert furthest(weights(whole), weights(apart)) == 0
+    assert result.applied
+    assert result.metrics["loss"] == pytest.approx(np.mean([m["loss"] for m in singles]))
+    assert result.metrics["grad_norm"] == max(m["grad_norm"] for m in singles)
+    assert result.metrics["trained_tokens"] == sum(m["trained_tokens"] for m in singles)
+
+
+def test_the_proximal_policy_of_every_mini_batch_is_that_of_the_steps_start(model: Path, ranks: Ranks) -> None:
+    correction = CorrectionConfig(kind="decoupled", clip_low=0.02, clip_high=0.02)
+    groups = in_mini_batches(random_groups(6), 2)
+    whole, apart = (trainer_of(model, ranks, correction, lr=5e-3, mini_batches=n) for n in (2, 1))
+    start = whole.logprobs(groups)
+    result = whole.step(groups, 0)
+    kept = [
+        replace(group, mini_batch=0, completions=tuple(
+            replace(c, proximal=logprobs) for c, logprobs in zip(group.completions, of_group, strict=True)
+        ))
+        for group, of_group in zip(groups, start, strict=True)
+    ]  # fmt: skip
+    apart.step(kept[0::2], 0)
+    later = apart.step(kept[1::2], 0).metrics
+    assert furthest(weights(whole), weights(apart)) == 0
+    # The second optimiser step meets tokens that the first has moved by more than 2 %, and only it does.
+    assert later["clip_share_positive"] > 0
+    assert 0 < result.metrics["clip_share_positive"] < later["clip_share_positive"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "covariance"), [("tis", "off"), ("decoupled", "off"), ("m2po", "clip"), ("decoupled", "kl")]
+)
+def test_mini_batches_take_the_same_step_at_any_micro_batch_and_zero_stage(
+    model: Path, ranks: Ranks, kind: Any, covariance: Any
+) -> None:
+    bounds = {"clip": {"cov_low": 0.1, "cov_share": 0.2}, "kl": {"cov_share": 0.2}}.get(covariance, {})
+    correction, found = CorrectionConfig(kind=kind), []
+    objective = ObjectiveConfig(covariance=covariance, **bounds)
+    for budget, stage in ((16, 0), (10_000, 0), (40, 1), (40, 3)):
+        changes = {"micro_batch_tokens": budget, "zero_stage": stage, "mini_batches": 2}
+        trainer = trainer_of(model, ranks, correction, objective, **changes)
+        metrics = trainer.step(in_mini_batches(random_groups(5), 2), 0).metrics
+        found.append((metrics, weights(trainer)))
+    (first, first_weights), *others = found
+    for metrics, moved in others:
+        assert metrics == pytest.approx(first, rel=1e-5, abs=1e-6)
+        assert furthest(first_weights, moved) < ROUNDING
+
+
+def test_a_mini_batch_that_is_not_finite_ends_the_step_and_keeps_the_ones_before(model: Path, ranks: Ranks) -> None:
+    groups = in_mini_batches(random_groups(4), 2)
+    bad = [group if group.mini_batch == 0 else poisoned([group])[0] for group in groups]
+    hit, clean = (trainer_of(model, ranks, mini_batches=n) for n in (2, 1))
+    result = hit.step(bad, 0)
+    clean.step(groups[0::2], 0)
+    assert result.applied
+    assert result.reason.startswith("in mini-batch 2 ")
+    assert furthest(weights(hit), weights(clean)) == 0
 
 
 def poisoned(groups: list[TrainGroup]) -> list[TrainGroup]:

@@ -37,6 +37,10 @@ def test_an_override_is_read_as_toml_and_else_as_a_string() -> None:
             "store.max_groups is 100 but must be ≥ 1600 (= learner.checkpoint_every",
         ),
         ({"sampling": {"group_size": 2}, "objective": {"advantage": "passk"}}, "sampling.group_size is 2, but passk"),
+        (
+            {"sampling": {"max_completion_tokens": 32}, "objective": {"overlong_cache": 40}},
+            "objective.overlong_cache is 40 but must be ≤ 32 (= sampling.max_completion_tokens)",
+        ),
     ],
 )
 def test_a_config_is_refused_with_the_field_and_the_fix(change: dict[str, object], message: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 import redis
 from cryptography import x509
@@ -78,6 +79,8 @@ def test_each_role_can_do_its_whole_job(server: EmbeddedServer) -> None:
         assert len(ids) == 4
         assert all((await learner.fetch(ids)).values())
         assert await learner.use(ids[:2], 1) == 2
+        assert await learner.keep_reference_logprobs({ids[0]: np.array([-1.0, -2.0])}) == 1
+        assert (await learner.reference_logprobs(ids[:1]))[ids[0]] is not None
         assert await learner.rollback(0) == 2
         assert await learner.retire(ids[:1], "used") == 1
         await learner.record_dynamics({"step": 1, "loss": 0.5})
@@ -111,6 +114,7 @@ def test_no_role_can_do_what_is_not_its_own(server: EmbeddedServer) -> None:
                 lambda it: it.add_problems(problems("new")), lambda it: it.record_dynamics({"loss": 0.0}),
                 lambda it: it.retire([ticket.id], "used"), lambda it: it.acquire_learner("x", 30),
                 lambda it: it.open_run(META | {"gamma": "0.1"}), lambda it: it.rollback(0),
+                lambda it: it.keep_reference_logprobs({ticket.id: np.zeros(2)}),
             )),
             *(act(reader) for act in (
                 lambda it: it.take("b", 1), lambda it: it.refuse("b", ticket, ""), lambda it: it.beat("b", {}),

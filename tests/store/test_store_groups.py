@@ -117,6 +117,25 @@ def test_payloads_that_a_dead_retirer_left_are_deleted_by_the_next(server: Embed
     play(server, body)
 
 
+def test_the_reference_log_probs_of_a_group_are_kept_until_it_leaves(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        await store.add_problems(problems("p"))
+        ids = [(await commit(store, "p", [1, 0])).id for _ in range(3)]
+        first, second = np.array([-1.5, -np.pi]), np.array([0.0, -1e-300])
+        assert await store.keep_reference_logprobs({ids[0]: first, ids[1]: second, "1-1": first}) == 2
+        found = await store.reference_logprobs([*ids, "1-1"])
+        assert {name: None if kept is None else kept.tolist() for name, kept in found.items()} == {
+            ids[0]: first.tolist(), ids[1]: second.tolist(), ids[2]: None, "1-1": None,
+        }  # fmt: skip
+        await store.use(ids, step=1)
+        await store.retire(ids[:1], "used")
+        assert await store.keep_reference_logprobs({ids[0]: first}) == 0, "nothing is left behind by a late answer"
+        assert (await store.reference_logprobs(ids[:1]))[ids[0]] is None
+        assert await store.link.redis.exists(store.keys.group(ids[0])) == 0
+
+    play(server, body)
+
+
 def test_a_draw_is_recorded_once_per_step(server: EmbeddedServer) -> None:
     async def body(store: Store, _: Opened) -> None:
         await store.add_problems(problems("p"))
