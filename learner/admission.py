@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner.config import AdmissionConfig
+from store.errors import VergeError
 
 
 def ticket_limit(step: int, groups_per_step: int, config: AdmissionConfig) -> int:
@@ -38,7 +39,16 @@ class Admission:
         self._position = 0
 
     def choose(self, count: int, is_open: NDArray[np.bool_]) -> list[int]:
-        """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
+        """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed).
+
+        Raises:
+            VergeError: the state that was loaded is that of a run with more problems.
+        """
+        if len(self._order) > len(is_open):
+            raise VergeError(
+                f"the checkpoint is of a run with at least {len(self._order)} problems, but this one has"
+                f" {len(is_open)}; resume one of this run, or start from trained weights by naming them in model.path"
+            )
         chosen: list[int] = []
         seen = 0
         while len(is_open) and len(chosen) < count and seen < 2 * len(is_open) + count:

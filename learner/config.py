@@ -210,6 +210,8 @@ class LearnerSettings:
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0
     """For how long an absent store is waited for."""
+    resume: str = "auto"
+    """Which checkpoint the run continues at: `auto`, its latest, if there is one; `never`; or that of a folder."""
 
 
 def _boundary_at_prior(a: float, b: float, k: int) -> float:

@@ -30,7 +30,7 @@ _MOST_SKIPPED = 3
 def run_learner(settings: LearnerSettings) -> None:
     """Train until `learner.steps`, or until SIGTERM, which checkpoints and returns. One call per process and rank.
 
-    A run folder with a checkpoint is resumed. The run must exist in the store, with its problems.
+    `settings.resume` says at which checkpoint the run continues. The run must exist in the store, with its problems.
 
     Raises:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
@@ -232,11 +232,12 @@ class Learner:
         self._planner.covered()
 
     def _restore(self) -> None:
-        """Continue at the latest checkpoint; announce weights before any ticket is issued."""
+        """Continue at a checkpoint; announce weights before any ticket is issued."""
         planner, publisher = self._planner, self._publisher
-        state = self._checkpoints.load(self._trainer)
+        state = self._checkpoints.load(self._trainer, self._settings.resume)
         if state is not None:
             planner.load_state_dict(state)
+            self._checkpoints.save(planner.step, self._trainer, state)  # one from elsewhere becomes this run's
         newest = self._line.call(self._line.store.manifest())
         version = self._ranks.broadcast(-1 if newest is None else newest.version) + 1
         single = (self._settings.model / WEIGHTS_FILE).is_file()

@@ -60,11 +60,20 @@ def up(
 
 
 @app.command()
-def learner(run: RunPath) -> None:
+def learner(
+    run: RunPath,
+    resume: Annotated[
+        str,
+        typer.Option(
+            metavar="never|auto|PATH",
+            help="Continue at the latest checkpoint (auto), at the one in PATH, or set all aside and begin anew.",
+        ),
+    ] = "auto",
+) -> None:
     """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
     from ops.processes import run_learner_process
 
-    run_learner_process(run)
+    run_learner_process(run, resume)
 
 
 @app.command()

@@ -12,8 +12,12 @@ from ops.runfolder import open_config, store_endpoint
 from store.client import Store
 
 
-def run_learner_process(run: Path) -> None:
-    """One rank of the learner; rank 0 also enters the run's problems into the store."""
+def run_learner_process(run: Path, resume: str = "auto") -> None:
+    """One rank of the learner; rank 0 also enters the run's problems into the store.
+
+    Args:
+        resume: `auto`, `never`, or a checkpoint's folder.
+    """
     from learner.config import LearnerSettings
     from learner.loop import run_learner
 
@@ -47,6 +51,7 @@ def run_learner_process(run: Path) -> None:
             group_size=config.sampling.group_size,
             seed=config.seed,
             patience_s=config.store.patience_s,
+            resume=resume,
         )
     )
 

@@ -161,6 +161,28 @@ def test_groups_trained_on_after_the_last_checkpoint_return_to_the_pool(settings
     assert counters["committed"] >= 32
 
 
+def test_a_run_that_begins_anew_trains_the_base_model_again_under_a_new_version(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        train(with_learner(settings, steps=2))
+        train(replace(with_learner(settings, steps=1, keep_snapshots=9), resume="never"))
+        manifests = line.call(line.store.manifests())
+        steps = [row["step"] for row in line.call(line.store.dynamics_history(100))]
+    assert steps == [1, 2, 1]
+    assert [(m.version, m.step) for m in manifests] == [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)]
+    base, again = (load_file(Path(m.path) / "model.safetensors") for m in (manifests[0], manifests[3]))
+    assert all(torch.equal(base[name], again[name]) for name in base)
+    assert (settings.run_dir / "checkpoints.1" / "latest").read_text() == "step-0000002"
+
+
+def test_a_checkpoint_of_a_run_with_more_problems_is_refused(settings: LearnerSettings, tmp_path: Path) -> None:
+    with open_run(settings):
+        train(with_learner(settings, steps=1))
+    other = replace(settings, run="other", run_dir=tmp_path / "other")
+    other = replace(other, resume=str(settings.run_dir / "checkpoints" / "step-0000001"))
+    with open_run(other, count=5), pytest.raises(VergeError, match="at least 24 problems, but this one has 5"):
+        run_learner(other)
+
+
 def test_sigterm_checkpoints_and_leaves_the_run_open(settings: LearnerSettings) -> None:
     settings = with_learner(settings, steps=10_000)
     with open_run(settings) as line:

@@ -143,6 +143,40 @@ def test_the_latest_checkpoints_are_kept_and_the_pointer_is_never_at_an_unfinish
         checkpoints.load(trainer)
 
 
+def test_a_run_can_be_sent_back_to_a_checkpoint_or_begin_anew_and_loses_none(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    trainer, checkpoints = trainer_of(model, ranks), Checkpoints(folder, 3, ranks)
+    for step in (1, 2, 3):
+        trainer.step(random_groups(4, seed=step), step - 1)
+        checkpoints.save(step, trainer, {"step": step})
+    back = Checkpoints(folder, 3, ranks)
+    assert back.load(trainer, str(folder / "step-0000002")) == {"step": 2}
+    assert (folder / "latest").read_text() == "step-0000002"
+    trainer.step(random_groups(4, seed=9), 2)
+    back.save(3, trainer, {"step": 3, "again": True})  # the other step 3 is replaced
+    assert Checkpoints(folder, 3, ranks).load(trainer) == {"step": 3, "again": True}
+    anew = Checkpoints(folder, 3, ranks)
+    assert anew.load(trainer, "never") is None
+    assert not folder.exists()
+    aside = tmp_path / "checkpoints.1"
+    assert anew.load(trainer, str(aside / "step-0000002")) == {"step": 2}
+    anew.save(2, trainer, {"step": 2})
+    assert (folder / "latest").read_text() == "step-0000002"
+    with pytest.raises(VergeError, match=r"--resume is .*nowhere.*not a checkpoint"):
+        anew.load(trainer, str(tmp_path / "nowhere"))
+
+
+def test_a_run_that_went_back_keeps_its_newest_checkpoints_not_its_highest(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    trainer, checkpoints = trainer_of(model, ranks), Checkpoints(tmp_path, 2, ranks)
+    for step in (8, 9, 3, 4):
+        checkpoints.save(step, trainer, {"step": step})
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-0000003", "step-0000004"]
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VergeError, match=r"has no config\.json"):
         load_model(tmp_path, torch.float32)
