@@ -1,6 +1,6 @@
 """The learner's sections of the config, and the settings of one learner process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -27,6 +27,8 @@ class LearnerConfig(Section):
     """AdamW's decay rates of the first and second moment, in [0, 1)."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decoupled weight decay."""
+    optimiser: Literal["torch", "cpu_adam"] = "torch"
+    """PyTorch's fused AdamW, or DeepSpeed's for CPUs, which a C++ compiler builds at the first start."""
     grad_clip: float = Field(1.0, gt=0)
     """Largest global gradient norm; a longer gradient is scaled down to it."""
     zero_stage: Literal[0, 1, 2, 3] = 0
@@ -45,6 +47,8 @@ class LearnerConfig(Section):
     """Newest checkpoints kept on disk."""
     keep_snapshots: int = Field(3, ge=1)
     """Newest published snapshots kept on disk, besides those that a live actor still uses."""
+    geometry_every: int = Field(20, ge=1)
+    """Steps between two measurements of how the output head has changed (learner/geometry.py)."""
     stall_s: float = Field(600.0, gt=0)
     """Seconds without one new group, while waiting for groups, after which the learner gives up. 0 new groups for so
     long means that no actor lives or that none can reach the store."""
@@ -189,6 +193,17 @@ class AdmissionConfig(Section):
         return self
 
 
+class AlarmsConfig(Section):
+    """When a step is said to go wrong: a line when an alarm starts and when it is over, 1 in `alarm_…` meanwhile."""
+
+    ess_floor: float = Field(0.3, ge=0, le=1)
+    """Smallest effective sample size of the ratios, as a share of the tokens."""
+    entropy_floor: float = Field(0.05, ge=0)
+    """Smallest mean entropy of the policy at completion tokens, in nats, at the sampling temperature."""
+    kl_ceiling: float = Field(0.1, gt=0)
+    """Largest KL(μ‖π), in nats a token, of the policy from the versions that wrote the step's groups."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
     """All that `run_learner` needs: the config sections, the model folder, and where the run and its store are."""
@@ -206,6 +221,7 @@ class LearnerSettings:
     run: str
     temperature: float
     group_size: int
+    alarms: AlarmsConfig = field(default_factory=AlarmsConfig)
     seed: int = 0
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from learner.alarms import AlarmLog, alarms_of
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
+from learner.geometry import HeadWatch
 from learner.groups import training_group, why_unfit
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
@@ -71,6 +73,8 @@ class Learner:
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
         self._publisher = Publisher(line, settings.run_dir / "weights", settings.model, learner.keep_snapshots, dtype)
+        self._head: HeadWatch | None = None
+        self._alarms = AlarmLog()
         self._batch: Batch | None = None
         self._skipped = 0
         self._began: float | None = None
@@ -78,6 +82,7 @@ class Learner:
 
     def run(self) -> None:
         try:
+            self._remember_base()
             self._restore()
             while (plan := self._ranks.broadcast(self._plan() if self._ranks.first else None))["do"] != "stop":
                 match plan["do"]:
@@ -94,6 +99,8 @@ class Learner:
             raise
         finally:
             self._publisher.close()
+            if self._head is not None:
+                self._head.close()
 
     def _plan(self) -> Plan:
         try:
@@ -171,8 +178,18 @@ class Learner:
 
     def _publish(self, version: int) -> None:
         """Collective: under ZeRO 3 every rank takes part in gathering."""
+        if self._head is not None:
+            step = self._planner.step
+            self._publisher.begin(version, step, self._head.watch(self._trainer.weights(), step))
+        else:
+            for _ in self._trainer.weights():
+                pass
+
+    def _remember_base(self) -> None:
+        """The head that later ones are compared with. Collective, before a checkpoint is loaded."""
         if self._ranks.first:
-            self._publisher.begin(version, self._planner.step, self._trainer.weights())
+            every = self._settings.learner.geometry_every
+            self._head = HeadWatch(self._trainer.head, self._trainer.weights(), every)
         else:
             for _ in self._trainer.weights():
                 pass
@@ -185,6 +202,9 @@ class Learner:
         if result.applied:
             fade.update(batch.reward, metrics["entropy"])
         self._waited_s += self._wait_s
+        alarms = alarms_of(metrics, batch.active_problems, batch.why_inactive, self._settings.alarms)
+        for line in self._alarms.lines(alarms, planner.step):
+            say(line)
         self._line.call(
             self._line.store.record_dynamics(
                 {
@@ -208,10 +228,20 @@ class Learner:
                     "step_s": step_s,
                     "wait_s": self._wait_s,
                     "publish_blocked_s": self._publisher.blocked_s,
+                    **{f"alarm_{name}": float(bool(text)) for name, text in alarms.items()},
+                    **self._head_metrics(),
                 }
             )
         )
         self._wait_s = 0.0
+
+    def _head_metrics(self) -> dict[str, float]:
+        """The newest measurement of the head, once there is one."""
+        assert self._head is not None
+        self._head.poll()
+        if (newest := self._head.newest) is None:
+            return {}
+        return {"head_step": newest.step, "head_change": newest.norm, "head_top_share": newest.top_share}
 
     def _skip(self, reason: str, plan: Plan) -> None:
         """A step that changed nothing: leave its batch for inspection; too many in a row end the run."""

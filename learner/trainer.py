@@ -1,5 +1,6 @@
 """One optimiser step through DeepSpeed, the same at any world size, ZeRO stage and micro-batch size."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from learner.batches import MicroBatch, TrainGroup, pack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
+from learner.optimiser import clip, make_optimizer
 from learner.policy import DeviceBatch, Policy, shape_of
 from learner.ranks import Ranks, import_deepspeed, quietly
 from store.errors import VergeError
@@ -22,7 +24,10 @@ _PREFIX = "model."
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not."""
+    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not.
+
+    Beside those of `StepStats.metrics`: grad_norm, before clipping; forward_backward_s and optimiser_s, of this rank.
+    """
 
     metrics: dict[str, float]
     applied: bool
@@ -55,15 +60,18 @@ class Trainer:
         policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
-        optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=learner.lr, betas=learner.betas, weight_decay=learner.weight_decay, fused=True
-        )
+        head = policy.model.get_output_embeddings().weight
+        self.head = next(name for name, p in policy.named_parameters() if p is head).removeprefix(_PREFIX)
+        """The output head's name in `weights`; tied, that of the embedding."""
+        optimizer = make_optimizer(policy.parameters(), learner, ranks.device)
         parameters = sum(p.numel() for p in policy.parameters())
         with quietly():
             self.engine, *_ = deepspeed.initialize(
                 model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
             )
         self.engine.eval()  # no dropout: behaviour log-probs had none
+        if ranks.world == 1 and learner.zero_stage == 0:
+            self.engine.enable_backward_allreduce = False  # it would copy every gradient to a bucket and back
 
     def step(self, groups: list[TrainGroup], number: int) -> StepResult:
         """Take optimiser step `number` (from 0) on this rank's groups. Collective: every rank calls it."""
@@ -72,17 +80,19 @@ class Trainer:
         completions, tokens = self._ranks.reduce([mine.completions, mine.tokens], "sum")
         most = int(self._ranks.reduce([len(batches)], "max")[0])
         denominator = Denominator(max(int(completions), 1), max(int(tokens), 1))
-        stats = StepStats(self._ranks.device)
+        stats, began = StepStats(self._ranks.device), self._now()
         if most == 0:
             return StepResult(stats.metrics(), False, "no completion of the batch has an advantage")
         # Every rank must take part in every collective of the engine: one with fewer micro-batches adds empty ones.
         batches += [_empty()] * (most - len(batches))
         for index, batch in enumerate(batches):
             self._micro_step(batch, denominator, stats, last=index == most - 1)
+        computed = self._now()
         reason, norm = self._update(number)
+        times = {"forward_backward_s": computed - began, "optimiser_s": self._now() - computed}
         self._ranks.reduce_tensor(stats.sums, "sum")
         self._ranks.reduce_tensor(stats.ratio_max, "max")
-        metrics = stats.metrics() | {"grad_norm": norm}
+        metrics = stats.metrics() | {"grad_norm": norm} | times
         if reason and not np.isfinite(metrics["loss"]):
             reason = f"the loss is {metrics['loss']}"
         return StepResult(metrics, not reason, reason)
@@ -110,17 +120,21 @@ class Trainer:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learner.lr * warm
         if learner.zero_stage == 0:
-            parameters = [p for p in self.engine.module.parameters() if p.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+            norm = clip(self.engine.module.parameters(), learner.grad_clip)
             if not np.isfinite(norm):
                 self.engine.optimizer.zero_grad(set_to_none=True)
                 return f"the gradient norm is {norm}", norm
-            torch.nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, torch.tensor(norm))
             self.engine.step()
             return "", norm
         self.engine.step()
         norm = float(self.engine.get_global_grad_norm() or 0.0)
         return ("", norm) if self.engine.was_step_applied() else ("the gradient is not finite", norm)
+
+    def _now(self) -> float:
+        """Seconds of a clock, read once the device has done all that it was given."""
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them.

@@ -14,6 +14,7 @@ from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierC
 from gating import advantages
 from learner.config import (
     AdmissionConfig,
+    AlarmsConfig,
     CorrectionConfig,
     DrawConfig,
     GatingConfig,
@@ -74,6 +75,7 @@ class RunConfig(Section):
     gating: GatingConfig = GatingConfig()
     draw: DrawConfig = DrawConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
@@ -110,7 +112,16 @@ RESUMABLE = {
     "store": None,
     "actor": None,
     "evaluation": None,
-    "learner": {"steps", "threads", "checkpoint_every", "keep_checkpoints", "keep_snapshots", "micro_batch_tokens"},
+    "alarms": None,
+    "learner": {
+        "steps",
+        "threads",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "keep_snapshots",
+        "micro_batch_tokens",
+        "geometry_every",
+    },
 }
 
 

@@ -47,6 +47,7 @@ def run_learner_process(run: Path, resume: str = "auto") -> None:
             gating=config.gating,
             draw=config.draw,
             admission=config.admission,
+            alarms=config.alarms,
             temperature=config.sampling.temperature,
             group_size=config.sampling.group_size,
             seed=config.seed,

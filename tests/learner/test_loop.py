@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from learner.config import (
     AdmissionConfig,
+    AlarmsConfig,
     CorrectionConfig,
     DrawConfig,
     GatingConfig,
@@ -126,6 +127,28 @@ def test_a_run_with_fade_bbg_records_what_it_read_from_training(settings: Learne
     assert 0 <= last["idle_share"] <= 1
     snapshots = sorted(path.name for path in (settings.run_dir / "weights").iterdir())
     assert snapshots == ["v0000004", "v0000005", "v0000006"]
+
+
+def test_a_run_watches_its_head_and_says_what_is_wrong(
+    settings: LearnerSettings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = with_learner(settings, steps=4, geometry_every=2, keep_snapshots=9)
+    settings = replace(settings, alarms=AlarmsConfig(entropy_floor=2.4, kl_ceiling=100.0, ess_floor=0.0))
+    with open_run(settings) as line:
+        train(settings)
+        rows = line.call(line.store.dynamics_history(4))
+    assert "head_change" not in rows[0]
+    first, second = (load_file(settings.run_dir / "weights" / f"v000000{v}" / "model.safetensors") for v in (2, 4))
+    base = load_file(settings.model / "model.safetensors")["lm_head.weight"]
+    measured = next(row for row in rows if row.get("head_step") == 2)
+    change = first["lm_head.weight"] - base
+    values = torch.linalg.svdvals(change)
+    assert measured["head_change"] == pytest.approx(float(change.norm() / base.norm()), rel=1e-5)
+    assert measured["head_top_share"] == pytest.approx(float(values[0] ** 2 / (values**2).sum()), rel=1e-3)
+    assert not torch.equal(first["lm_head.weight"], second["lm_head.weight"])
+    assert [row["alarm_entropy"] for row in rows] == [1, 1, 1, 1]  # 12 tokens: at most 2.48 nats
+    assert [row["alarm_kl"] + row["alarm_ess"] + row["alarm_problems"] for row in rows] == [0, 0, 0, 0]
+    assert capfd.readouterr().err.count("learner: alarm at step 1: the policy's entropy is ") == 1
 
 
 def test_a_resumed_run_continues_at_the_next_step_and_its_versions_never_go_back(settings: LearnerSettings) -> None:

@@ -113,6 +113,15 @@ def test_warm_up_and_gradient_clipping_do_what_the_config_says(model: Path, rank
     assert moves == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3], rel=0.02)
 
 
+def test_an_optimiser_that_cannot_be_built_is_refused_with_what_it_needs(
+    model: Path, ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler, no ninja
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # and nothing that was built before
+    with pytest.raises(VergeError, match=r"learner\.optimiser is cpu_adam, .* install a C\+\+ compiler and ninja"):
+        trainer_of(model, ranks, optimiser="cpu_adam")
+
+
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(
     model: Path, ranks: Ranks, stage: int, tmp_path: Path
