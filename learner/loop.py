@@ -14,6 +14,7 @@ from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
 from learner.geometry import HeadWatch
 from learner.groups import training_group, why_unfit
+from learner.launch import check_world
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
@@ -40,6 +41,7 @@ def run_learner(settings: LearnerSettings) -> None:
     where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
     with StoreThread(*where) as line, stop_on_sigterm(line) as asked_to_stop:
         ranks = Ranks()
+        check_world(settings.learner.groups_per_step, ranks.world)
         if ranks.first:
             _check_run(settings, line)
             line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")

@@ -72,10 +72,22 @@ def learner(
             help="Continue at the latest checkpoint (auto), at the one in PATH, or set all aside and begin anew.",
         ),
     ] = "auto",
+    print_launch: Annotated[bool, typer.Option(help="Only print the command that starts all ranks.")] = False,
+    nodes: Annotated[int, typer.Option(min=1, help="With --print-launch: machines.")] = 1,
+    ranks_per_node: Annotated[int, typer.Option(min=1, help="With --print-launch: ranks, one a GPU.")] = 1,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --print-launch: where the nodes meet; HOST is one of them."),
+    ] = None,
 ) -> None:
     """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
-    from ops.processes import run_learner_process
+    from ops.processes import learner_launch, run_learner_process
 
+    if print_launch:
+        print(learner_launch(run, overrides or (), resume, nodes, ranks_per_node, rendezvous))
+        return
+    if (nodes, ranks_per_node, rendezvous) != (1, 1, None):
+        raise VergeError("--nodes, --ranks-per-node and --rendezvous only shape what --print-launch prints; add it")
     run_learner_process(run, overrides or (), resume)
 
 
