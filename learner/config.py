@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,17 @@ from gating import advantages
 from store.section import Section
 
 Dtype = Literal["fp32", "bf16"]
+
+
+class LoraConfig(Section):
+    """Train low-rank adapters instead of the weights; what is published has them merged in."""
+
+    rank: int = Field(16, ge=1)
+    """r of the adapters B·A."""
+    alpha: int = Field(32, ge=1)
+    """An adapter counts α/r times."""
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    """Names of the layers that get one, such as `q_proj`; `all-linear` is every linear layer but the output head."""
 
 
 class LearnerConfig(Section):
@@ -31,6 +42,8 @@ class LearnerConfig(Section):
     """PyTorch's fused AdamW, or DeepSpeed's for CPUs, which a C++ compiler builds at the first start."""
     grad_clip: float = Field(1.0, gt=0)
     """Largest global gradient norm; a longer gradient is scaled down to it."""
+    lora: LoraConfig | None = None
+    """Adapters to train; absent, every weight is trained."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: 0 shards nothing, 1 the optimiser, 2 gradients too, 3 parameters too. bf16 needs ≥ 1."""
     dtype: Dtype = "fp32"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from learner import lora
 from learner.batches import MicroBatch, TrainGroup, pack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
@@ -57,17 +59,20 @@ class Trainer:
         self._learner, self._objective, self._correction = learner, objective, correction
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
-        policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
+        loaded = load_model(model, DTYPES[learner.dtype])
+        if learner.lora is not None:
+            lora.add_adapters(loaded, learner.lora)
+        policy = Policy(loaded, temperature).eval()
+        trained = [p for p in policy.parameters() if p.requires_grad]
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
         head = policy.model.get_output_embeddings().weight
         self.head = next(name for name, p in policy.named_parameters() if p is head).removeprefix(_PREFIX)
         """The output head's name in `weights`; tied, that of the embedding."""
-        optimizer = make_optimizer(policy.parameters(), learner, ranks.device)
-        parameters = sum(p.numel() for p in policy.parameters())
+        optimizer = make_optimizer(trained, learner, ranks.device)
         with quietly():
             self.engine, *_ = deepspeed.initialize(
-                model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
+                model=policy, optimizer=optimizer, config=_deepspeed_config(learner, sum(p.numel() for p in trained))
             )
         self.engine.eval()  # no dropout: behaviour log-probs had none
         if ranks.world == 1 and learner.zero_stage == 0:
@@ -137,21 +142,30 @@ class Trainer:
         return time.perf_counter()
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them.
+        """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them; adapters
+        are merged.
 
         Collective: every rank must run through all of it, and sees full values. A tied weight comes once.
         """
         module = self.engine.module
+        layers = lora.adapted(module)
         for name, parameter in module.named_parameters():
-            if self._learner.zero_stage == 3:
-                with self._deepspeed.zero.GatheredParameters([parameter]):
-                    yield name.removeprefix(_PREFIX), parameter.detach()
-            else:
-                yield name.removeprefix(_PREFIX), parameter.detach()
+            if lora.is_factor(name):
+                continue
+            layer, public = layers.get(name), lora.plain_name(name).removeprefix(_PREFIX)
+            with self._whole([parameter, *(lora.factors(layer) if layer is not None else [])]):
+                yield public, parameter.detach() if layer is None else lora.merged(parameter, layer)
         saved = module.state_dict(keep_vars=True).keys() if self._learner.zero_stage < 3 else ()
         for name, buffer in module.named_buffers():
             if name in saved:
                 yield name.removeprefix(_PREFIX), buffer
+
+    def _whole(self, parameters: list[torch.nn.Parameter]) -> AbstractContextManager[Any]:
+        """Within it, parameters that ZeRO 3 has split are whole. Collective."""
+        if self._learner.zero_stage < 3:
+            return nullcontext()
+        gathered: AbstractContextManager[Any] = self._deepspeed.zero.GatheredParameters(parameters)
+        return gathered
 
     def save(self, folder: Path, tag: str) -> None:
         """Write DeepSpeed's state to folder/tag. Collective."""
