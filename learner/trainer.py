@@ -173,6 +173,13 @@ class Trainer:
 
     def load(self, folder: Path, tag: str) -> None:
         """Read it back. Collective; VergeError where it cannot be read."""
+        parts = len(list((folder / tag).glob("*zero_pp_rank_*_optim_states.pt")))
+        if self._learner.zero_stage > 0 and parts not in (0, self._ranks.world):
+            raise VergeError(
+                f"checkpoint {folder} has the optimiser in {parts} parts, one a rank, but there are"
+                f" {self._ranks.world} ranks, and ZeRO {self._learner.zero_stage} does not divide it anew; start"
+                f" {parts} ranks"
+            )
         try:
             path, _ = self.engine.load_checkpoint(str(folder), tag=tag)
         except (OSError, RuntimeError, EOFError, ValueError) as error:

@@ -137,6 +137,19 @@ def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(
     assert furthest(weights(one), weights(two)) == 0
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(
+    model: Path, ranks: Ranks, stage: int, tmp_path: Path
+) -> None:
+    trainer, checkpoints = trainer_of(model, ranks, zero_stage=stage), Checkpoints(tmp_path, 2, ranks)
+    trainer.step(random_groups(4), 0)
+    checkpoints.save(1, trainer, {"step": 1})
+    (part,) = (tmp_path / "step-0000001" / "state").glob("*optim_states.pt")
+    part.with_name(part.name.replace("pp_rank_0", "pp_rank_1")).write_bytes(part.read_bytes())  # as of two ranks
+    with pytest.raises(VergeError, match=rf"in 2 parts, one a rank, but there are 1 ranks, and ZeRO {stage}"):
+        checkpoints.load(trainer)
+
+
 def test_the_latest_checkpoints_are_kept_and_the_pointer_is_never_at_an_unfinished_one(
     model: Path, ranks: Ranks, tmp_path: Path
 ) -> None:
