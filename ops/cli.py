@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ops.eval_cli import evaluate_command
 from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
 from ops.problems_cli import app as problems_app
@@ -144,6 +145,7 @@ def fetch(
     print(fetch_smollm2(out or MODELS / "smollm2-135m-instruct"))
 
 
+app.command("eval")(evaluate_command)
 app.command()(ps)
 app.command()(logs)
 app.command()(down)
