@@ -31,7 +31,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         entropy = torch.empty_like(logprobs)
         normaliser = torch.empty_like(logprobs)
-        kept, room = [], KEPT_ELEMENTS if any(ctx.needs_input_grad) else 0
+        kept, room = [], KEPT_ELEMENTS if ctx.needs_input_grad[0] else 0  # False without a backward
         for rows in _chunks(hidden, weight):
             logits = _logits(hidden[rows], weight, bias, temperature)
             lse = torch.logsumexp(logits, -1)
