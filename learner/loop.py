@@ -211,6 +211,7 @@ class Learner:
             self._line.store.record_dynamics(
                 {
                     **{k: v for k, v in metrics.items() if k != "entropy"},
+                    **result.seconds,
                     "step": planner.step,
                     "version": planner.version,
                     "reward": batch.reward,

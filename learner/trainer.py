@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,13 @@ _PREFIX = "model."
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not.
-
-    Beside those of `StepStats.metrics`: grad_norm, before clipping; forward_backward_s and optimiser_s, of this rank.
-    """
+    """Metrics of a step over all ranks, and whether it changed the weights. `reason` says why not."""
 
     metrics: dict[str, float]
     applied: bool
     reason: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Of this rank: forward_backward_s and optimiser_s."""
 
 
 class Trainer:
@@ -94,13 +93,13 @@ class Trainer:
             self._micro_step(batch, denominator, stats, last=index == most - 1)
         computed = self._now()
         reason, norm = self._update(number)
-        times = {"forward_backward_s": computed - began, "optimiser_s": self._now() - computed}
+        seconds = {"forward_backward_s": computed - began, "optimiser_s": self._now() - computed}
         self._ranks.reduce_tensor(stats.sums, "sum")
         self._ranks.reduce_tensor(stats.ratio_max, "max")
-        metrics = stats.metrics() | {"grad_norm": norm} | times
+        metrics = stats.metrics() | {"grad_norm": norm}
         if reason and not np.isfinite(metrics["loss"]):
             reason = f"the loss is {metrics['loss']}"
-        return StepResult(metrics, not reason, reason)
+        return StepResult(metrics, not reason, reason, seconds)
 
     def _micro_step(self, batch: MicroBatch, denominator: Denominator, stats: StepStats, last: bool) -> None:
         data = DeviceBatch(batch, self._ranks.device)
