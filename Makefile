@@ -34,6 +34,7 @@ types: setup
 	$(BIN)/mypy
 
 test: lint types
+	@sh ops/setup/system.sh test
 	$(BIN)/python -m pytest
 
 lock:

@@ -175,11 +175,12 @@ class Engine:
         await engine._llm.update_weight_version(str(settings.version))
         return engine
 
-    async def generate(self, prompt_ids: NDArray[np.int32]) -> list[Sample]:
+    async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
         """Sample `group_size` completions of one prompt.
 
         Args:
             prompt_ids: int32 [P], sent as they are.
+            max_tokens: of a completion; None: `max_completion_tokens` of the settings.
 
         Returns:
             The samples in vLLM's order, incomplete ones included.
@@ -192,7 +193,7 @@ class Engine:
         params = SamplingParams(
             n=self._settings.group_size,
             temperature=self._settings.temperature,
-            max_tokens=self._settings.max_completion_tokens,
+            max_tokens=max_tokens or self._settings.max_completion_tokens,
             stop_token_ids=list(self._settings.stop_token_ids),
             logprobs=0,
             flat_logprobs=True,

@@ -22,6 +22,8 @@ from store.wire import Completion, Problem, RolloutGroup, Ticket, Verdict
 
 SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
+KEPT_PROBLEMS = 256
+"""Problems whose text an actor keeps, encoded; another comes from the store again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class Actor:
 
     async def _roll_out(self, ticket: Ticket) -> None:
         problem, prompt_ids = await self._problem(ticket.problem_id)
-        samples = await self._engine.generate(prompt_ids)
+        samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
         completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
         group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
         self._check_errors(completions)
@@ -153,6 +155,9 @@ class Actor:
             sampling, actor = self._settings.sampling, self._settings.actor
             prompts = encode_prompts([found[0]], self._tokenizer, actor.context_tokens, sampling.max_completion_tokens)
             self._problems[problem_id] = found[0], prompts[problem_id]
+            if len(self._problems) > KEPT_PROBLEMS:
+                del self._problems[next(iter(self._problems))]
+            return found[0], prompts[problem_id]
         return self._problems[problem_id]
 
     async def _judge(self, problem: Problem, sample: Sample) -> Completion:

@@ -11,7 +11,7 @@ from typing import Any
 
 from learner.publish import fsync_path, fsync_tree
 from learner.ranks import Ranks
-from learner.trainer import Trainer
+from learner.steps import TakesSteps
 from store.errors import VergeError
 
 _POINTER = "latest"
@@ -31,7 +31,7 @@ class Checkpoints:
         self._current = ""
         """The checkpoint of what the trainer holds now, if `latest` names it."""
 
-    def save(self, step: int, trainer: Trainer, state: dict[str, Any]) -> None:
+    def save(self, step: int, trainer: TakesSteps, state: dict[str, Any]) -> None:
         """Collective. `state` is JSON, and that of rank 0 counts."""
         name = f"step-{step:07d}"
         if name == self._current:
@@ -69,7 +69,7 @@ class Checkpoints:
         for old in sorted(others, key=_written_s, reverse=True)[self._keep - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def load(self, trainer: Trainer, resume: str = "auto") -> dict[str, Any] | None:
+    def load(self, trainer: TakesSteps, resume: str = "auto") -> dict[str, Any] | None:
         """Restore a checkpoint and return the learner's state; None when the run begins anew. Collective.
 
         resume: `auto`, the latest one, if there is one; a checkpoint's folder, from which this run then goes on, also

@@ -30,7 +30,7 @@ from learner.loop import Learner
 from learner.policy import CHUNK_ELEMENTS, shape_of
 from learner.ranks import Ranks
 from learner.store_thread import StoreThread
-from learner.trainer import load_model
+from learner.trainer import Trainer, load_model
 from ops.figures import check
 from store.server import EmbeddedServer
 from store.wire import Completion, Problem, RolloutGroup, Span, Ticket, Verdict
@@ -210,7 +210,9 @@ def _loop(batch: Batch, steps: int, folder: Path, turns: _Turns) -> list[dict[st
             turns.before_step(int(line.call(line.store.dynamics()).get("step", 0)))
             return False
 
-        Learner(settings, Ranks(), line, stopping).run()
+        ranks = Ranks()
+        trainer = Trainer(turns.folder, learner, settings.objective, settings.correction, settings.temperature, ranks)
+        Learner(settings, ranks, line, trainer, stopping).run()
         feeder.join()
         return line.call(line.store.dynamics_history(steps))
 

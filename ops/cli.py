@@ -15,6 +15,7 @@ from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
 from ops.problems_cli import app as problems_app
 from ops.runs_cli import down, logs, ps
+from ops.sim_cli import sim
 from ops.state_cli import app as state_app
 from store.errors import VergeError
 
@@ -31,6 +32,7 @@ app.add_typer(state_app, name="state")
 app.add_typer(gating_app, name="gating")
 app.add_typer(bench, name="bench")
 app.add_typer(lab, name="lab")
+app.command()(sim)
 
 ConfigFile = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
 RunPath = Annotated[
@@ -104,6 +106,23 @@ def actor(
     from ops.processes import run_actor_process
 
     run_actor_process(run, name, overrides or ())
+
+
+@app.command()
+def serve(
+    run: RunPath,
+    host: Annotated[
+        str | None, typer.Option(help="As --set serve.host: off this machine, it asks for a token.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="As --set serve.port.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Serve the live page, the HTTP API and the metrics of a run, live or finished. It only reads."""
+    from ops.serve.process import serve as run_server
+
+    given = {"host": host, "port": port}
+    named = [f"serve.{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
+    run_server(run, [*(overrides or ()), *named])
 
 
 @app.command(hidden=True)

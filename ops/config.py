@@ -21,6 +21,7 @@ from learner.config import (
     LearnerConfig,
     ObjectiveConfig,
 )
+from ops.serve.config import ServeConfig
 from store.config import StoreConfig
 from store.errors import VergeError
 from store.section import Section
@@ -77,6 +78,7 @@ class RunConfig(Section):
     admission: AdmissionConfig = AdmissionConfig()
     alarms: AlarmsConfig = AlarmsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    serve: ServeConfig = ServeConfig()
 
     @model_validator(mode="after")
     def _groups_teach(self) -> Self:
@@ -112,6 +114,7 @@ RESUMABLE = {
     "store": None,
     "actor": None,
     "evaluation": None,
+    "serve": None,
     "alarms": None,
     "learner": {
         "steps",

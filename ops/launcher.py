@@ -15,6 +15,7 @@ from ops.evaluate import Evaluation, compare
 from ops.prepare import Prepared, enter_store, prepare
 from ops.progress import StatusLine, status_line
 from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
+from ops.serve.beside import PageBeside
 from ops.summary import summarise, summary_text
 from store.client import Store
 from store.errors import VergeError
@@ -76,6 +77,7 @@ class _Launch:
     learner and actors running ──learner ends well──▶ actors drain ──▶ evaluation ──▶ summary
               ├── the embedded store dies ──▶ started again on its log
               ├── an actor dies ──▶ restarted after a back-off, given up when it dies again and again
+              ├── the page dies ──▶ likewise, but the run goes on without it
               └── the learner fails, or Ctrl-C ──▶ actors stop, the learner checkpoints, the reason is raised
     """
 
@@ -99,6 +101,7 @@ class _Launch:
             )
             for index in range(config.actor.count)
         ]
+        self._page = PageBeside(config, self._folder, out.say)
         self._stop = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
@@ -113,6 +116,7 @@ class _Launch:
             await store.set_phase("running")
             store_watch = asyncio.create_task(self._keep_store())
             try:
+                self._page.start()
                 self._learner.start()
                 for actor in self._actors:
                     actor.start()
@@ -128,6 +132,7 @@ class _Launch:
             evaluation = await self._evaluate(store)
             return await summarise(store, self._config, time.monotonic() - self._began, evaluation)
         finally:
+            self._page.stop()
             await store.close()
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, Store]) -> Store:
@@ -148,6 +153,7 @@ class _Launch:
             now = time.monotonic()
             for actor in self._actors:
                 self._keep_running(actor, now)
+            self._page.keep(now)
             counters = await store.counters()
             per_s = rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size
             alive = sum(actor.exit_status is None for actor in self._actors)
@@ -189,7 +195,7 @@ class _Launch:
             await asyncio.sleep(0.1)
 
     async def _evaluate(self, store: Store) -> list[dict[str, Any]]:
-        if self._config.evaluation.method == "off" or not self._prepared.problems.held_out:
+        if self._config.evaluation.method == "off" or not len(self._prepared.problems.held_out):
             return []
         manifest = await store.manifest()
         assert manifest is not None, "the learner announces version 0 before its first step"

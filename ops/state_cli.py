@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ops.config import RunConfig
+from ops.gate import gate_of
 from ops.runfolder import open_config, read_password, store_of
 from store import queries
 from store.acl import Role, acl_file, rules, user
@@ -150,7 +151,7 @@ def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -
     async def ask(store: Store) -> Any:
         if not await store.meta():
             raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
-        return await question(store, _gate(config))
+        return await question(store, gate_of(config))
 
     return _with_store(config, ask)
 
@@ -166,11 +167,6 @@ def _with_store(config: RunConfig, work: Callable[[Store], Awaitable[Any]]) -> A
                 await store.close()
 
         return asyncio.run(connected())
-
-
-def _gate(config: RunConfig) -> queries.Gate:
-    gating = config.gating
-    return queries.Gate(k=gating.k, tau=gating.tau, prior=(gating.prior_a, gating.prior_b))
 
 
 def _cell(value: Any) -> str:

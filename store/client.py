@@ -70,6 +70,7 @@ class Store:
         self.entries = groups.entries
         self.last_entry = groups.last_entry
         self.live_groups = groups.live_groups
+        self.last_steps = groups.last_steps
         self.fetch = groups.fetch
         self.use = groups.use
         self.retire = groups.retire

@@ -55,8 +55,16 @@ class Groups:
         pool.sort(key=lambda item: stream_order(item[0].stream_id))
         return pool
 
-    async def fetch(self, ids: Sequence[str]) -> dict[str, RolloutGroup | None]:
-        """The payloads of groups. None: it is gone, or not what the index says; retire the group as `lost_payload`."""
+    async def last_steps(self, ids: Sequence[str]) -> list[int | None]:
+        """For each group the last step that drew it, −1 before the first; None once it has left the pool."""
+        found = await rows(self._link, [self._keys.group(group_id) for group_id in ids], ("entry", "last_step"))
+        return [(int(last) if last else -1) if entry else None for entry, last in found]
+
+    async def fetch(self, ids: Sequence[str], *, count: bool = True) -> dict[str, RolloutGroup | None]:
+        """The payloads of groups. None: it is gone, or not what the index says; retire the group as `lost_payload`.
+
+        `count` False: a reader, who may not count those that cannot be decoded.
+        """
         found: dict[str, RolloutGroup | None] = {}
         for chunk in chunks(ids, _FETCH_CHUNK):
             index = await rows(self._link, [self._keys.group(group_id) for group_id in chunk],
@@ -72,7 +80,7 @@ class Groups:
                 except CodecError as error:
                     undecodable += 1
                     print(f"store: payload of group {group_id} is lost: {error}", file=sys.stderr, flush=True)
-            if undecodable:
+            if undecodable and count:
                 await self._link.call(partial(self._count_undecodable, undecodable))
         return found
 

@@ -39,9 +39,14 @@ async def problem_columns(
     Args:
         what_if: another gate, whose opinions on the same facts are added as `what_if_…`.
         mirror: brought up to date and read, where the caller keeps one; else the facts are loaded.
+
+    Raises:
+        VergeError: the run does not exist, or has no problems yet.
     """
     mirror = Mirror(store, pool=False) if mirror is None else mirror
     await mirror.sync()
+    if not mirror.ids:
+        raise VergeError(f"run {store.keys.run!r} has no problems yet")
     manifest = await store.manifest()
     now = manifest.version if manifest else 0
     a, b = mirror.evidence_at(now)
@@ -93,12 +98,21 @@ async def list_problems(
         VergeError: the run does not exist, or `where` or `sort` cannot be read.
     """
     columns = await problem_columns(store, gate, what_if, mirror)
+    return records(columns, chosen(columns, where, sort)[:limit])
+
+
+def chosen(columns: Mapping[str, NDArray[Any]], where: str = "", sort: str = "") -> NDArray[np.intp]:
+    """The rows that `list_problems` would list, in its order.
+
+    Raises:
+        VergeError: `where` or `sort` cannot be read.
+    """
     rows = np.arange(len(columns["id"]))
     if where:
         rows = rows[select(where, columns)]
     if sort:
         rows = rows[_order(sort, {name: column[rows] for name, column in columns.items()})]
-    return _records(columns, rows[:limit])
+    return rows
 
 
 def _order(sort: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.intp]:
@@ -113,7 +127,8 @@ def _order(sort: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.intp]:
     return np.argsort(-key if sort.startswith("-") else key, kind="stable")
 
 
-def _records(columns: Mapping[str, NDArray[Any]], rows: NDArray[np.intp]) -> list[dict[str, Any]]:
+def records(columns: Mapping[str, NDArray[Any]], rows: NDArray[np.intp]) -> list[dict[str, Any]]:
+    """One dict per row, ready for JSON."""
     values = [_plain(column[rows]) for column in columns.values()]
     return [dict(zip(columns, record, strict=True)) for record in zip(*values, strict=True)]
 
@@ -127,7 +142,11 @@ def _plain(column: NDArray[Any]) -> list[Any]:
 
 async def summary(store: Store, gate: Gate, mirror: Mirror | None = None) -> dict[str, Any]:
     """The whole run in one dict: phase, weights, problems, groups, tickets, actors, dynamics, histograms."""
-    columns = await problem_columns(store, gate, mirror=mirror)
+    return await summary_of(store, await problem_columns(store, gate, mirror=mirror))
+
+
+async def summary_of(store: Store, columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """`summary`, where the caller has the `problem_columns` already."""
     phase, reason = await store.phase()
     manifest = await store.manifest()
     counters = await store.counters()
@@ -167,11 +186,16 @@ def _most_attempts(
     rows = np.flatnonzero(among)
     rows = rows[np.argsort(-columns["attempts"][rows], kind="stable")][:count]
     wanted = ("id", "attempts", "gate")
-    return _records({name: columns[name] for name in wanted}, rows)
+    return records({name: columns[name] for name in wanted}, rows)
 
 
-async def problem_history(store: Store, problem_id: str, gate: Gate) -> dict[str, Any]:
+async def problem_history(
+    store: Store, problem_id: str, gate: Gate, entries: Sequence[GroupEntry] | None = None
+) -> dict[str, Any]:
     """One problem: its text, its facts, the opinions now, and after each of its groups.
+
+    Args:
+        entries: the problem's groups, oldest first, where the caller has them; else the whole log is read.
 
     Raises:
         VergeError: the run does not have the problem.
@@ -180,6 +204,8 @@ async def problem_history(store: Store, problem_id: str, gate: Gate) -> dict[str
     if found is None:
         raise VergeError(f"run {store.keys.run!r} has no problem {problem_id!r}; `verge state list` shows those it has")
     problem, facts = found
+    if entries is None:
+        entries = [entry for entry in await group_log(store) if entry.problem_id == problem_id]
     gamma = float((await store.meta())["gamma"])
     manifest = await store.manifest()
     a, b = posterior.evidence_at(
@@ -189,7 +215,7 @@ async def problem_history(store: Store, problem_id: str, gate: Gate) -> dict[str
         "problem": asdict(problem),
         "facts": _known(facts),
         "opinions": {name: float(value) for name, value in _opinions(a, b, gate).items()},
-        "groups": _history([entry for entry in await group_log(store) if entry.problem_id == problem_id], gamma, gate),
+        "groups": _history(entries, gamma, gate),
     }
 
 

@@ -73,6 +73,7 @@ class Weights:
 
         async def write(redis: Any) -> None:
             pipe = redis.pipeline(transaction=True)
+            pipe.delete(self._keys.dynamics)  # a name that this step does not have must not keep an old value
             pipe.hset(self._keys.dynamics, mapping=texts)
             pipe.xadd(self._keys.dynamics_log, texts, maxlen=DYNAMICS_LOG, approximate=True)
             await pipe.execute()

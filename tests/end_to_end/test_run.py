@@ -82,17 +82,17 @@ def dynamics(folder: Path) -> dict[str, float]:
     return asyncio.run(read())
 
 
-def actor_process(folder: Path) -> int:
-    """Process id of the run's actor."""
+def child_process(folder: Path, role: str) -> int:
+    """Process id of the run's actor, or its page (`serve`)."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"actor" in words and str(folder).encode() in words:
+            if role.encode() in words and str(folder).encode() in words:
                 return int(entry.name)
-    raise AssertionError("no actor is running")
+    raise AssertionError(f"no {role} is running")
 
 
 def processes_marked(mark: str) -> list[str]:
@@ -154,7 +154,7 @@ def _array(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """A finished run whose actor and store were killed −9 at step 5; its config, folder, and what it printed."""
+    """A finished run whose actor, page and store were killed −9 at step 5; its config, folder, and what it printed."""
     base = tmp_path_factory.mktemp("run")
     config, folder = write_config(base, tiny_model), base / "folder"
     process = subprocess.Popen(
@@ -165,7 +165,8 @@ def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     try:
         wait_for_step(folder, 5, process)
         assert any("actor" in line for line in processes_marked(str(folder)))
-        os.kill(actor_process(folder), signal.SIGKILL)
+        os.kill(child_process(folder, "actor"), signal.SIGKILL)
+        os.kill(child_process(folder, "serve"), signal.SIGKILL)
         server = live_server(folder)
         assert server is not None
         os.kill(server.pid, signal.SIGKILL)
@@ -203,6 +204,25 @@ def test_a_killed_actor_and_a_killed_store_come_back_and_no_count_changes(killed
         assert stored[problem][:2] == (n, s)
         assert stored[problem][2:4] == pytest.approx((a, b), rel=1e-9)
         assert stored[problem][4] == version
+
+
+def test_the_page_is_there_from_the_first_lines_on_and_comes_back(killed_run: tuple[Path, Path, str]) -> None:
+    _, folder, output = killed_run
+    lines = output.splitlines()
+    where = next(i for i, line in enumerate(lines) if line.startswith("page: http://127.0.0.1:"))
+    assert where < next(i for i, line in enumerate(lines) if line.startswith("step "))
+    assert "the page was killed by SIGKILL; starting it again" in output
+    assert len([line for line in lines if line.startswith("page: ")]) == 1, "it comes back at the same address"
+    assert "Traceback" not in (folder / "logs" / "serve.log").read_text()
+
+
+def test_every_figure_of_the_learner_and_the_actors_is_a_documented_metric(killed_run: tuple[Path, Path, str]) -> None:
+    from ops.serve.metrics import METRICS, metric_of
+
+    summary = json.loads(verge("state", "summary", str(killed_run[1]), "--json").stdout)
+    shown = {metric_of(name) for name in summary["dynamics"]}
+    shown |= {f"actor/{name}" for beat in summary["actors"].values() for name in beat if name != "engine"}
+    assert shown <= {known.name for known in METRICS}
 
 
 def test_nothing_is_left_running(killed_run: tuple[Path, Path, str]) -> None:

@@ -147,6 +147,7 @@ def test_rollback_forgets_the_draws_after_the_checkpoint_and_refunds_what_they_u
             (ids[1], 1, 9),
             (ids[3], 0, -1),
         ]
+        assert await store.last_steps([ids[0], ids[3], ids[4], "77-0"]) == [9, -1, None, None]
         counters = await store.counters()
         assert (counters["rolled_back"], counters["refunded"]) == (1, 1)
         assert await store.rollback(10) == 0
@@ -169,6 +170,8 @@ def test_a_payload_that_is_gone_corrupt_foreign_or_anothers_is_none_and_counted(
         await redis.set(at[1], bytes(damaged))
         await redis.set(at[2], b'{"schema": 3}')
         await redis.set(at[3], await redis.get(at[4]))
+        assert (await store.fetch(ids, count=False))[ids[1]] is None
+        assert (await store.counters())["undecodable"] == 0
         fetched = await store.fetch([*ids, "77-0"])
         assert [name for name, found in fetched.items() if found is not None] == [ids[4]]
         assert (await store.counters())["undecodable"] == 3

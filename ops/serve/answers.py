@@ -1,0 +1,187 @@
+"""What the HTTP API answers: the types of its OpenAPI document. Numbers that are not finite are null."""
+
+import math
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Refusal(_Answer):
+    """Why a question was not answered."""
+
+    detail: str
+
+
+class ProblemRow(_Answer):
+    """One problem: facts, and the opinions at the run's newest version."""
+
+    id: str
+    attempts: int
+    """Completions that count as evidence, over the whole run."""
+    successes: int
+    solve_rate: float | None
+    """successes / attempts; null before the first attempt."""
+    groups: int
+    version: int
+    """The version to which the stored evidence is discounted."""
+    evidence_a: float
+    """Successes, discounted to the newest version, without the prior."""
+    evidence_b: float
+    """Failures, likewise."""
+    posterior_mean: float
+    pass_at_k: float
+    """Posterior mean of pass@k, k being the gate's."""
+    gate: float
+    """0 when closed."""
+
+
+class ProblemPage(_Answer):
+    """One page of the problems that a filter keeps."""
+
+    total: int
+    """Problems that the filter keeps."""
+    offset: int
+    limit: int
+    problems: list[ProblemRow]
+
+
+class GroupRow(_Answer):
+    """One committed group, and the opinions after it."""
+
+    id: str
+    stream_id: str
+    """Its place in the groups log: milliseconds-sequence."""
+    problem_id: str
+    G: int
+    c: int
+    version_min: int
+    version_max: int
+    tokens: int
+    time_s: float
+    evidence_a: float
+    evidence_b: float
+    posterior_mean: float
+    pass_at_k: float
+    gate: float
+    interval_low: float
+    """2.5 % quantile of the posterior of the solve rate."""
+    interval_high: float
+    """97.5 % quantile."""
+
+
+class ProblemHistory(_Answer):
+    """One problem: text, facts, opinions now, and a page of its groups, newest first."""
+
+    problem: dict[str, Any]
+    facts: dict[str, Any]
+    opinions: dict[str, float]
+    total: int
+    """Groups of the problem."""
+    offset: int
+    limit: int
+    groups: list[GroupRow]
+
+
+class PieceText(_Answer):
+    """Consecutive tokens [start, end) written by one version."""
+
+    text: str
+    version: int
+    lag: int
+    """Versions between these tokens and the group's draw; until it is drawn, the newest version."""
+    start: int
+    end: int
+
+
+class CompletionText(_Answer):
+    """One completion; `pieces` covers its first tokens, `tokens` counts all."""
+
+    verdict: str
+    reward: float
+    finish_reason: str
+    tokens: int
+    mean_logprob: float | None
+    """Mean of log μ(token), nats."""
+    pieces: list[PieceText]
+
+
+class GroupText(_Answer):
+    """The completions of a group that is still in the pool."""
+
+    id: str
+    drawn_at_step: int | None
+    """The last step that drew it."""
+    version_at_draw: int
+    """The version with which that step began; the newest version before the first."""
+    size: int
+    """Completions of the group; the first 64 are here."""
+    completions: list[CompletionText]
+
+
+class Changes(_Answer):
+    """Problems newly solved and newly lost between two versions."""
+
+    after_version: int
+    to_version: int
+    newly_solved: list[str]
+    newly_lost: list[str]
+
+
+class Dynamics(_Answer):
+    """What the learner read from training, step by step, oldest first."""
+
+    total: int
+    """Steps recorded."""
+    steps: list[dict[str, float | None]]
+
+
+class Snapshot(_Answer):
+    """A published version of the weights."""
+
+    version: int
+    path: str
+    sha256: str
+    bytes: int
+    step: int
+    time_s: float
+
+
+class Snapshots(_Answer):
+    """Every published version, oldest first."""
+
+    total: int
+    weights: list[Snapshot]
+
+
+class Summary(_Answer):
+    """The whole run, as `verge state summary --json` prints it."""
+
+    run: str
+    phase: str
+    reason: str
+    weights: Snapshot | None
+    problems: dict[str, int]
+    groups: dict[str, int]
+    tickets: dict[str, int]
+    refusals: list[dict[str, Any]]
+    actors: dict[str, Any]
+    dynamics: dict[str, float | None]
+    histograms: dict[str, list[int]]
+    unsolved_with_most_attempts: list[dict[str, Any]]
+    gate: dict[str, Any] = Field(default_factory=dict)
+    """The parameters of the opinions: k, tau, prior, and whether the run's advantage reads the gate."""
+
+
+def finite(value: Any) -> Any:
+    """The same value with None for every number that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
