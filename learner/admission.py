@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from gating import bbg
 from learner.config import AdmissionConfig
+from store.errors import VergeError
 
 
 def ticket_limit(step: int, groups_per_step: int, config: AdmissionConfig) -> int:
@@ -50,7 +51,16 @@ class Admission:
         self._position = 0
 
     def choose(self, count: int, chance: NDArray[np.float64]) -> list[int]:
-        """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
+        """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed).
+
+        Raises:
+            VergeError: the state that was loaded is that of a run with more problems.
+        """
+        if len(self._order) > len(chance):
+            raise VergeError(
+                f"the checkpoint is of a run with at least {len(self._order)} problems, but this one has"
+                f" {len(chance)}; resume one of this run, or start from trained weights by naming them in model.path"
+            )
         chosen: list[int] = []
         seen, known = 0, len(self._order)
         if known < len(chance):

@@ -1,8 +1,8 @@
 """The learner's sections of the config, and the settings of one learner process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,17 @@ from gating.reference import ReferenceAdvantage
 from store.section import Section
 
 Dtype = Literal["fp32", "bf16"]
+
+
+class LoraConfig(Section):
+    """Train low-rank adapters instead of the weights; what is published has them merged in."""
+
+    rank: int = Field(16, ge=1)
+    """r of the adapters B·A."""
+    alpha: int = Field(32, ge=1)
+    """An adapter counts α/r times."""
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    """Names of the layers that get one, such as `q_proj`; `all-linear` is every linear layer but the output head."""
 
 
 class LearnerConfig(Section):
@@ -32,8 +43,12 @@ class LearnerConfig(Section):
     """AdamW's decay rates of the first and second moment, in [0, 1)."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decoupled weight decay."""
+    optimiser: Literal["torch", "cpu_adam"] = "torch"
+    """PyTorch's fused AdamW, or DeepSpeed's for CPUs, which a C++ compiler builds at the first start."""
     grad_clip: float = Field(1.0, gt=0)
     """Largest global gradient norm; a longer gradient is scaled down to it."""
+    lora: LoraConfig | None = None
+    """Adapters to train; absent, every weight is trained."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO: 0 shards nothing, 1 the optimiser, 2 gradients too, 3 parameters too. bf16 needs ≥ 1."""
     dtype: Dtype = "fp32"
@@ -50,6 +65,8 @@ class LearnerConfig(Section):
     """Newest checkpoints kept on disk."""
     keep_snapshots: int = Field(3, ge=1)
     """Newest published snapshots kept on disk, besides those that a live actor still uses."""
+    geometry_every: int = Field(20, ge=1)
+    """Steps between two measurements of how the output head has changed (learner/geometry.py)."""
     stall_s: float = Field(600.0, gt=0)
     """Seconds without one new group, while waiting for groups, after which the learner gives up. 0 new groups for so
     long means that no actor lives or that none can reach the store."""
@@ -259,6 +276,17 @@ class AdmissionConfig(Section):
         return self
 
 
+class AlarmsConfig(Section):
+    """When a step is said to go wrong: a line when an alarm starts and when it is over, 1 in `alarm_…` meanwhile."""
+
+    ess_floor: float = Field(0.3, ge=0, le=1)
+    """Smallest effective sample size of the ratios, as a share of the tokens."""
+    entropy_floor: float = Field(0.05, ge=0)
+    """Smallest mean entropy of the policy at completion tokens, in nats, at the sampling temperature."""
+    kl_ceiling: float = Field(0.1, gt=0)
+    """Largest KL(μ‖π), in nats a token, of the policy from the versions that wrote the step's groups."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
     """All that `run_learner` needs: the config sections, the model folder, and where the run and its store are."""
@@ -276,6 +304,7 @@ class LearnerSettings:
     run: str
     temperature: float
     group_size: int
+    alarms: AlarmsConfig = field(default_factory=AlarmsConfig)
     reference: Path | None = None
     """Folder of `objective.reference`."""
     completion_limit: int | None = None
@@ -284,6 +313,8 @@ class LearnerSettings:
     """Of drawing and of the order of problems."""
     patience_s: float = 120.0
     """For how long an absent store is waited for."""
+    resume: str = "auto"
+    """Which checkpoint the run continues at: `auto`, its latest, if there is one; `never`; or that of a folder."""
 
 
 def _refuse_idle(section: Section, names: tuple[str, ...], setting: str) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from learner.alarms import AlarmLog, alarms_of
 from learner.checkpoint import Checkpoints
 from learner.config import LearnerSettings
+from learner.geometry import HeadWatch
 from learner.groups import why_unfit
+from learner.launch import check_world
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
@@ -34,7 +37,7 @@ _MOST_SKIPPED = 3
 def run_learner(settings: LearnerSettings, ranks: Ranks | None = None, trainer: TakesSteps | None = None) -> None:
     """Train until `learner.steps`, or until SIGTERM, which checkpoints and returns. One call per process and rank.
 
-    A run folder with a checkpoint is resumed. The run must exist in the store, with its problems.
+    `settings.resume` says at which checkpoint the run continues. The run must exist in the store, with its problems.
 
     Args:
         ranks, trainer: those of DeepSpeed, unless a simulation brings its own.
@@ -45,6 +48,7 @@ def run_learner(settings: LearnerSettings, ranks: Ranks | None = None, trainer: 
     where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
     with StoreThread(*where) as line, stop_on_sigterm(line) as asked_to_stop:
         ranks = ranks or Ranks()
+        check_world(settings.learner.groups_per_step, ranks.world)
         if ranks.first:
             _check_run(settings, line)
             line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
@@ -89,6 +93,8 @@ class Learner:
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
         self._publisher = Publisher(line, settings.run_dir / "weights", settings.model, learner.keep_snapshots, dtype)
+        self._head: HeadWatch | None = None
+        self._alarms = AlarmLog()
         self._batch: Batch | None = None
         self._skipped = 0
         self._began: float | None = None
@@ -96,6 +102,7 @@ class Learner:
 
     def run(self) -> None:
         try:
+            self._remember_base()
             self._restore()
             while (plan := self._ranks.broadcast(self._plan() if self._ranks.first else None))["do"] != "stop":
                 match plan["do"]:
@@ -112,6 +119,8 @@ class Learner:
             raise
         finally:
             self._publisher.close()
+            if self._head is not None:
+                self._head.close()
 
     def _plan(self) -> Plan:
         try:
@@ -185,8 +194,18 @@ class Learner:
 
     def _publish(self, version: int) -> None:
         """Collective: under ZeRO 3 every rank takes part in gathering."""
+        if self._head is not None:
+            step = self._planner.step
+            self._publisher.begin(version, step, self._head.watch(self._trainer.weights(), step))
+        else:
+            for _ in self._trainer.weights():
+                pass
+
+    def _remember_base(self) -> None:
+        """The head that later ones are compared with. Collective, before a checkpoint is loaded."""
         if self._ranks.first:
-            self._publisher.begin(version, self._planner.step, self._trainer.weights())
+            every = self._settings.learner.geometry_every
+            self._head = HeadWatch(self._trainer.head, self._trainer.weights(), every)
         else:
             for _ in self._trainer.weights():
                 pass
@@ -200,10 +219,14 @@ class Learner:
             fade.update(batch.reward, metrics["entropy"])
             planner.opinions.anchor.update(batch.reward)
         self._waited_s += self._wait_s
+        alarms = alarms_of(metrics, batch.active_problems, batch.why_inactive, self._settings.alarms)
+        for line in self._alarms.lines(alarms, planner.step):
+            say(line)
         self._line.call(
             self._line.store.record_dynamics(
                 {
                     **{k: v for k, v in metrics.items() if k != "entropy"},
+                    **result.seconds,
                     "step": planner.step,
                     "version": planner.version,
                     "reward": batch.reward,
@@ -223,10 +246,20 @@ class Learner:
                     "step_s": step_s,
                     "wait_s": self._wait_s,
                     "publish_blocked_s": self._publisher.blocked_s,
+                    **{f"alarm_{name}": float(bool(text)) for name, text in alarms.items()},
+                    **self._head_metrics(),
                 }
             )
         )
         self._wait_s = 0.0
+
+    def _head_metrics(self) -> dict[str, float]:
+        """The newest measurement of the head, once there is one."""
+        assert self._head is not None
+        self._head.poll()
+        if (newest := self._head.newest) is None:
+            return {}
+        return {"head_step": newest.step, "head_change": newest.norm, "head_top_share": newest.top_share}
 
     def _skip(self, result: StepResult, plan: Plan) -> None:
         """A step that was not whole: leave its batch for inspection; too many in a row end the run."""
@@ -248,11 +281,12 @@ class Learner:
         self._planner.covered()
 
     def _restore(self) -> None:
-        """Continue at the latest checkpoint; announce weights before any ticket is issued."""
+        """Continue at a checkpoint; announce weights before any ticket is issued."""
         planner, publisher = self._planner, self._publisher
-        state = self._checkpoints.load(self._trainer)
+        state = self._checkpoints.load(self._trainer, self._settings.resume)
         if state is not None:
             planner.load_state_dict(state)
+            self._checkpoints.save(planner.step, self._trainer, state)  # one from elsewhere becomes this run's
         newest = self._line.call(self._line.store.manifest())
         version = self._ranks.broadcast(-1 if newest is None else newest.version) + 1
         single = (self._settings.model / WEIGHTS_FILE).is_file()

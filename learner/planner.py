@@ -40,6 +40,8 @@ class Batch:
     base: list[tuple[int, int]]
     """For each group, how often the base model solved its problem and did not, this group aside; (0, 0) where the
     objective does not ask."""
+    why_inactive: str
+    """Why no problem is active, if none is."""
 
 
 class Planner:
@@ -189,12 +191,16 @@ class Planner:
         worst, most = int(drawn.lag.max()), self._settings.admission.max_lag
         assert worst <= most, f"a group of lag {worst} was drawn, max_lag is {most}"
         seen = self._arrived or drawn.entries
-        reward = float(np.mean([entry.c / entry.G for entry in seen]))
+        active, reward = int(gates.open.sum()), float(np.mean([entry.c / entry.G for entry in seen]))
         base = [(0, 0)] * len(drawn.entries)
         if self.opinions.reads_base_evidence:
             self._line.call(self._base.sync())
             base = self._base.without(drawn.entries)
-        return Batch(drawn, int(gates.open.sum()), reward, base)
+        return Batch(drawn, active, reward, base, "" if active else self._why_closed(gates))
+
+    def _why_closed(self, gates: Gates) -> str:
+        solved = int((2 * self._mirror.successes > self._mirror.attempts).sum())
+        return f"every gate is closed, and {solved} of {len(gates.gate)} problems are solved more often than not"
 
     def _tidy(self, gates: Gates) -> tuple[list[GroupEntry], NDArray[np.int64], NDArray[np.float64]]:
         """Retire what can never be drawn again; returns what can be drawn now, its problems' rows and masses."""
@@ -244,10 +250,8 @@ class Planner:
         if not self._mirror.ids:
             raise VergeError(f"run {self._settings.run!r} has no problems; add some before the learner starts")
         if not gates.open.any() and not pending:
-            solved = int((2 * self._mirror.successes > self._mirror.attempts).sum())
             raise NothingLeft(
-                f"no active problem is left at step {self.step}: every gate is closed, and {solved} of"
-                f" {len(gates.gate)} problems are solved more often than not; add harder problems"
+                f"no active problem is left at step {self.step}: {self._why_closed(gates)}; add harder problems"
             )
         if self._fruitless.over and not have:
             raise VergeError(

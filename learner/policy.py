@@ -1,7 +1,7 @@
 """The model as the learner sees it: packed tokens in, per-token log-probs and entropies out.
 
-Logits exist only at completion positions and only a chunk at a time: the chunk is recomputed in backward, so that no
-tokens × vocabulary float32 tensor is ever whole.
+Logits exist only at completion positions and only a chunk at a time: what does not fit in `KEPT_ELEMENTS` is recomputed
+in backward, so that memory does not grow with tokens × vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,9 @@ Forward = Callable[["DeviceBatch"], tuple[Tensor, Tensor]]
 """A `Policy`, or the engine around one: log-probs and entropies of a batch."""
 CHUNK_ELEMENTS = 1 << 24
 """At most this many logits at once (64 MB in float32)."""
+KEPT_ELEMENTS = 1 << 27
+"""At most this many probabilities of one forward wait for its backward (512 MB in float32); the others are computed
+again, which costs a matmul with the head."""
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
@@ -31,34 +34,39 @@ class _ChunkedLogProbs(torch.autograd.Function):
         logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         entropy = torch.empty_like(logprobs)
         normaliser = torch.empty_like(logprobs)
+        kept, room = [], KEPT_ELEMENTS if ctx.needs_input_grad[0] else 0  # False without a backward
         for rows in _chunks(hidden, weight):
             logits = _logits(hidden[rows], weight, bias, temperature)
             lse = torch.logsumexp(logits, -1)
             logprobs[rows] = logits.gather(-1, target[rows, None]).squeeze(-1) - lse
             probabilities = (logits - lse[:, None]).exp_()
-            entropy[rows] = lse - (probabilities * logits).sum(-1)
+            entropy[rows] = lse - torch.einsum("rv,rv->r", probabilities, logits)
             normaliser[rows] = lse
-        ctx.save_for_backward(hidden, weight, bias, target, normaliser, entropy)
+            if (room := room - probabilities.numel()) >= 0:
+                kept.append(probabilities)
+        ctx.save_for_backward(hidden, weight, bias, target, normaliser, entropy, *kept)
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)  # an entropy that is only reported costs nothing in backward
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_entropy: Tensor | None) -> Any:
-        hidden, weight, bias, target, normaliser, entropy = ctx.saved_tensors
+        hidden, weight, bias, target, normaliser, entropy, *kept = ctx.saved_tensors
         needs_hidden, needs_weight, needs_bias, *_rest = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=grad.dtype) if needs_weight else None
         grad_bias = torch.zeros_like(bias, dtype=grad.dtype) if needs_bias and bias is not None else None
-        for rows in _chunks(hidden, weight):
-            logits = _logits(hidden[rows], weight, bias, ctx.temperature)
+        for chunk, rows in enumerate(_chunks(hidden, weight)):
             scale = grad[rows, None] / ctx.temperature
-            logits.sub_(normaliser[rows, None])
-            if grad_entropy is None:
-                grad_logits = logits.exp_().mul_(-scale)
-            else:  # dH / d logits = −p·(log p + H)
-                factor = grad_entropy[rows, None] / ctx.temperature
-                grad_logits = torch.exp(logits).mul_(-(scale + logits.add_(entropy[rows, None]).mul_(factor)))
+            if grad_entropy is None and chunk < len(kept):
+                grad_logits = kept[chunk] * -scale
+            else:
+                log_p = _logits(hidden[rows], weight, bias, ctx.temperature).sub_(normaliser[rows, None])
+                if grad_entropy is None:
+                    grad_logits = log_p.exp_().mul_(-scale)
+                else:  # dH / d logits = −p·(log p + H)
+                    factor = grad_entropy[rows, None] / ctx.temperature
+                    grad_logits = torch.exp(log_p).mul_(-(scale + log_p.add_(entropy[rows, None]).mul_(factor)))
             # d log p(target) / d logits = onehot − p
             grad_logits.scatter_add_(-1, target[rows, None], scale)
             if grad_bias is not None:

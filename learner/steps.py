@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from learner.batches import TrainGroup
+from learner.batches import Completionwise, TrainGroup
 from learner.trainer import StepResult
 
 
@@ -15,9 +15,15 @@ class TakesSteps(Protocol):
 
     config: Any
     """Of the model: at least `vocab_size` and `max_position_embeddings`."""
+    device: torch.device
+    head: str
+    """The name of the output head among `weights`."""
 
     def step(self, groups: list[TrainGroup], number: int) -> StepResult:
-        """Take step `number` (from 0) on this rank's groups; the metrics have at least `entropy`."""
+        """Take step `number` (from 0) on this rank's groups; the metrics have at least `entropy`, `ess` and `kl`."""
+
+    def logprobs(self, groups: list[TrainGroup]) -> Completionwise:
+        """Log-probs of every completion's tokens under the weights as they are."""
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and full value of everything that a snapshot holds."""

@@ -1,16 +1,20 @@
 """One optimiser step through DeepSpeed, the same at any world size, ZeRO stage and micro-batch size."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from learner import lora
 from learner.batches import Completionwise, MicroBatch, TrainGroup, pack, unpack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
 from learner.objective import Denominator, StepStats, policy_loss
+from learner.optimiser import clip, make_optimizer
 from learner.policy import DeviceBatch, Policy, logprobs_of, shape_of
 from learner.ranks import Ranks, import_deepspeed, quietly
 from learner.selection import mark, selects
@@ -28,6 +32,8 @@ class StepResult:
     metrics: dict[str, float]
     applied: bool
     reason: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Of this rank: forward_backward_s and optimiser_s, summed over mini-batches."""
 
 
 class Trainer:
@@ -53,19 +59,25 @@ class Trainer:
         self._learner, self._objective, self._correction = learner, objective, correction
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
-        policy = Policy(load_model(model, DTYPES[learner.dtype]), temperature).eval()
         self.device = ranks.device
+        loaded = load_model(model, DTYPES[learner.dtype])
+        if learner.lora is not None:
+            lora.add_adapters(loaded, learner.lora)
+        policy = Policy(loaded, temperature).eval()
+        trained = [p for p in policy.parameters() if p.requires_grad]
         self.config = policy.model.config.get_text_config()
         self._shape = shape_of(policy.model)
-        optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=learner.lr, betas=learner.betas, weight_decay=learner.weight_decay, fused=True
-        )
-        parameters = sum(p.numel() for p in policy.parameters())
+        head = policy.model.get_output_embeddings().weight
+        self.head = next(name for name, p in policy.named_parameters() if p is head).removeprefix(_PREFIX)
+        """The output head's name in `weights`; tied, that of the embedding."""
+        optimizer = make_optimizer(trained, learner, ranks.device)
         with quietly():
             self.engine, *_ = deepspeed.initialize(
-                model=policy, optimizer=optimizer, config=_deepspeed_config(learner, parameters)
+                model=policy, optimizer=optimizer, config=_deepspeed_config(learner, sum(p.numel() for p in trained))
             )
         self.engine.eval()  # no dropout: behaviour log-probs had none
+        if ranks.world == 1 and learner.zero_stage == 0:
+            self.engine.enable_backward_allreduce = False  # it would copy every gradient to a bucket and back
 
     def step(self, groups: list[TrainGroup], number: int) -> StepResult:
         """Take step `number` (from 0) on this rank's groups, a mini-batch at a time. Collective: every rank calls it.
@@ -76,6 +88,7 @@ class Trainer:
         if self._correction.kind == "decoupled" and self._learner.mini_batches > 1:
             groups = _with_proximal(groups, self.logprobs(groups))
         stats, norms, reason = StepStats(self._ranks.device), [], ""
+        seconds = {"forward_backward_s": 0.0, "optimiser_s": 0.0}
         for mini_batch in self._mini_batches(groups):
             batches = self._pack(mini_batch)
             if not batches:
@@ -84,7 +97,7 @@ class Trainer:
                 logprobs = unpack(mini_batch, batches, logprobs_of(self.engine, batches, self._ranks.device))
                 mini_batch = mark(mini_batch, logprobs, self._objective, self._correction, number, self._ranks.gather)
                 batches = self._pack(mini_batch)
-            reason, norm = self._optimise(batches, mini_batch, stats, number)
+            reason, norm = self._optimise(batches, mini_batch, stats, number, seconds)
             norms.append(norm)
             if reason:
                 break
@@ -98,7 +111,7 @@ class Trainer:
             reason = f"the loss is {metrics['loss']}"
         if reason and len(norms) > 1:
             reason = f"in mini-batch {len(norms)} {reason}"
-        return StepResult(metrics, not reason or len(norms) > 1, reason)
+        return StepResult(metrics, not reason or len(norms) > 1, reason, seconds)
 
     def _scaled(self, groups: list[TrainGroup]) -> list[TrainGroup]:
         """The groups with weights that give advantage × weight the mean size of the config, over all ranks."""
@@ -132,15 +145,25 @@ class Trainer:
         return batches + [_empty()] * (most - len(batches))
 
     def _optimise(
-        self, batches: list[MicroBatch], mini_batch: list[TrainGroup], stats: StepStats, number: int
+        self,
+        batches: list[MicroBatch],
+        mini_batch: list[TrainGroup],
+        stats: StepStats,
+        number: int,
+        seconds: dict[str, float],
     ) -> tuple[str, float]:
-        """One optimiser step; as `_update`."""
+        """One optimiser step, whose time is added to `seconds`; as `_update`."""
         mine = Denominator.of(mini_batch)
         completions, tokens = self._ranks.reduce([mine.completions, mine.tokens], "sum")
         denominator = Denominator(max(int(completions), 1), max(int(tokens), 1))
+        began = self._now()
         for index, batch in enumerate(batches):
             self._micro_step(batch, denominator, stats, last=index == len(batches) - 1)
-        return self._update(number)
+        computed = self._now()
+        done = self._update(number)
+        seconds["forward_backward_s"] += computed - began
+        seconds["optimiser_s"] += self._now() - computed
+        return done
 
     def _micro_step(self, batch: MicroBatch, denominator: Denominator, stats: StepStats, last: bool) -> None:
         data = DeviceBatch(batch, self._ranks.device)
@@ -162,34 +185,47 @@ class Trainer:
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learner.lr * warm
         if learner.zero_stage == 0:
-            parameters = [p for p in self.engine.module.parameters() if p.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+            norm = clip(self.engine.module.parameters(), learner.grad_clip)
             if not np.isfinite(norm):
                 self.engine.optimizer.zero_grad(set_to_none=True)
                 return f"the gradient norm is {norm}", norm
-            torch.nn.utils.clip_grads_with_norm_(parameters, learner.grad_clip, torch.tensor(norm))
             self.engine.step()
             return "", norm
         self.engine.step()
         norm = float(self.engine.get_global_grad_norm() or 0.0)
         return ("", norm) if self.engine.was_step_applied() else ("the gradient is not finite", norm)
 
+    def _now(self) -> float:
+        """Seconds of a clock, read once the device has done all that it was given."""
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them.
+        """Name and full value of every parameter and saved buffer, one at a time, as Hugging Face names them; adapters
+        are merged.
 
         Collective: every rank must run through all of it, and sees full values. A tied weight comes once.
         """
         module = self.engine.module
+        layers = lora.adapted(module)
         for name, parameter in module.named_parameters():
-            if self._learner.zero_stage == 3:
-                with self._deepspeed.zero.GatheredParameters([parameter]):
-                    yield name.removeprefix(_PREFIX), parameter.detach()
-            else:
-                yield name.removeprefix(_PREFIX), parameter.detach()
+            if lora.is_factor(name):
+                continue
+            layer, public = layers.get(name), lora.plain_name(name).removeprefix(_PREFIX)
+            with self._whole([parameter, *(lora.factors(layer) if layer is not None else [])]):
+                yield public, parameter.detach() if layer is None else lora.merged(parameter, layer)
         saved = module.state_dict(keep_vars=True).keys() if self._learner.zero_stage < 3 else ()
         for name, buffer in module.named_buffers():
             if name in saved:
                 yield name.removeprefix(_PREFIX), buffer
+
+    def _whole(self, parameters: list[torch.nn.Parameter]) -> AbstractContextManager[Any]:
+        """Within it, parameters that ZeRO 3 has split are whole. Collective."""
+        if self._learner.zero_stage < 3:
+            return nullcontext()
+        gathered: AbstractContextManager[Any] = self._deepspeed.zero.GatheredParameters(parameters)
+        return gathered
 
     def save(self, folder: Path, tag: str) -> None:
         """Write DeepSpeed's state to folder/tag. Collective."""
@@ -197,6 +233,13 @@ class Trainer:
 
     def load(self, folder: Path, tag: str) -> None:
         """Read it back. Collective; VergeError where it cannot be read."""
+        parts = len(list((folder / tag).glob("*zero_pp_rank_*_optim_states.pt")))
+        if self._learner.zero_stage > 0 and parts not in (0, self._ranks.world):
+            raise VergeError(
+                f"checkpoint {folder} has the optimiser in {parts} parts, one a rank, but there are"
+                f" {self._ranks.world} ranks, and ZeRO {self._learner.zero_stage} does not divide it anew; start"
+                f" {parts} ranks"
+            )
         try:
             path, _ = self.engine.load_checkpoint(str(folder), tag=tag)
         except (OSError, RuntimeError, EOFError, ValueError) as error:

@@ -19,8 +19,8 @@ from learner.batches import DoubleArray, TrainGroup
 from learner.config import LearnerSettings
 from learner.groups import by_verdict, eligible, spread, training_group
 from learner.reference import Reference
+from learner.steps import TakesSteps
 from learner.store_thread import StoreThread
-from learner.trainer import Trainer
 from store.wire import RolloutGroup, Verdict
 
 Groups = Mapping[int, RolloutGroup]
@@ -30,7 +30,7 @@ Groups = Mapping[int, RolloutGroup]
 class Weigher:
     """What `objective` makes of the groups of a plan."""
 
-    def __init__(self, settings: LearnerSettings, trainer: Trainer, line: StoreThread) -> None:
+    def __init__(self, settings: LearnerSettings, trainer: TakesSteps, line: StoreThread) -> None:
         self._settings, self._trainer, self._line = settings, trainer, line
         self._objective = settings.objective
         kind = advantages.find(self._objective.advantage)

@@ -65,11 +65,33 @@ def up(
 
 
 @app.command()
-def learner(run: RunPath, overrides: Overrides = None) -> None:
+def learner(
+    run: RunPath,
+    overrides: Overrides = None,
+    resume: Annotated[
+        str,
+        typer.Option(
+            metavar="never|auto|PATH",
+            help="Continue at the latest checkpoint (auto), at the one in PATH, or set all aside and begin anew.",
+        ),
+    ] = "auto",
+    print_launch: Annotated[bool, typer.Option(help="Only print the command that starts all ranks.")] = False,
+    nodes: Annotated[int, typer.Option(min=1, help="With --print-launch: machines.")] = 1,
+    ranks_per_node: Annotated[int, typer.Option(min=1, help="With --print-launch: ranks, one a GPU.")] = 1,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --print-launch: where the nodes meet; HOST is one of them."),
+    ] = None,
+) -> None:
     """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
-    from ops.processes import run_learner_process
+    from ops.processes import learner_launch, run_learner_process
 
-    run_learner_process(run, overrides or ())
+    if print_launch:
+        print(learner_launch(run, overrides or (), resume, nodes, ranks_per_node, rendezvous))
+        return
+    if (nodes, ranks_per_node, rendezvous) != (1, 1, None):
+        raise VergeError("--nodes, --ranks-per-node and --rendezvous only shape what --print-launch prints; add it")
+    run_learner_process(run, overrides or (), resume)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierC
 from gating import advantages
 from learner.config import (
     AdmissionConfig,
+    AlarmsConfig,
     CorrectionConfig,
     DrawConfig,
     GatingConfig,
@@ -75,6 +76,7 @@ class RunConfig(Section):
     gating: GatingConfig = GatingConfig()
     draw: DrawConfig = DrawConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    alarms: AlarmsConfig = AlarmsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     serve: ServeConfig = ServeConfig()
 
@@ -123,7 +125,16 @@ RESUMABLE = {
     "actor": None,
     "evaluation": None,
     "serve": None,
-    "learner": {"steps", "threads", "checkpoint_every", "keep_checkpoints", "keep_snapshots", "micro_batch_tokens"},
+    "alarms": None,
+    "learner": {
+        "steps",
+        "threads",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "keep_snapshots",
+        "micro_batch_tokens",
+        "geometry_every",
+    },
 }
 
 

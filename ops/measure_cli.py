@@ -32,6 +32,18 @@ def store(as_json: AsJson = False) -> None:
 
 
 @bench.command()
+def learner(
+    model: Annotated[str, typer.Option(help="As model.path of a run.")] = "smollm2",
+    as_json: AsJson = False,
+) -> None:
+    """A step of the learner's loop against a padded one and against this machine's matmuls; what is not gradient."""
+    from ops.bench_learner import run
+    from ops.models import resolve_model
+
+    raise typer.Exit(print_figures(run(resolve_model(model)), as_json))
+
+
+@bench.command()
 def chaos(
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill: actors, learner and server.")] = 1000,
     as_json: AsJson = False,

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shlex
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,15 @@ from ops.models import resolve_model
 from ops.prepare import enter_store, prepare
 from ops.runfolder import open_config, store_endpoint
 from store.client import Store
+from store.errors import VergeError
 
 
-def run_learner_process(run: Path, overrides: Sequence[str] = ()) -> None:
-    """One rank of the learner; rank 0 also enters the run's problems into the store."""
+def run_learner_process(run: Path, overrides: Sequence[str] = (), resume: str = "auto") -> None:
+    """One rank of the learner; rank 0 also enters the run's problems into the store.
+
+    Args:
+        resume: `auto`, `never`, or a checkpoint's folder.
+    """
     from learner.config import LearnerSettings
     from learner.loop import run_learner
 
@@ -46,12 +52,36 @@ def run_learner_process(run: Path, overrides: Sequence[str] = ()) -> None:
             gating=config.gating,
             draw=config.draw,
             admission=config.admission,
+            alarms=config.alarms,
             temperature=config.sampling.temperature,
             group_size=config.sampling.group_size,
             seed=config.seed,
             patience_s=config.store.patience_s,
+            resume=resume,
         )
     )
+
+
+def learner_launch(
+    run: Path, overrides: Sequence[str], resume: str, nodes: int, ranks_per_node: int, rendezvous: str | None
+) -> str:
+    """The shell command that starts the learner, to be run on each of its nodes.
+
+    Raises:
+        VergeError: the config or the shape cannot work.
+    """
+    from learner.launch import check_world, launch_command
+
+    config = open_config(run, overrides)
+    check_world(config.learner.groups_per_step, nodes * ranks_per_node)
+    if nodes > 1 and config.store.url is None:
+        raise VergeError(
+            f"store.url is not set, and the store that the run starts itself answers only on its own machine, but"
+            f" --nodes is {nodes}; set store.url to a Redis that every node reaches"
+        )
+    options = [option for override in overrides for option in ("--set", override)]
+    program = ["verge", "learner", str(run.absolute()), *options, *(["--resume", resume] if resume != "auto" else [])]
+    return shlex.join(launch_command(nodes, ranks_per_node, rendezvous, config.name, program))
 
 
 def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()) -> None:

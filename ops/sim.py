@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from learner.batches import TrainGroup
+from learner.batches import Completionwise, TrainGroup
 from learner.config import (
     CorrectionConfig,
     DrawConfig,
@@ -47,6 +47,8 @@ class ScriptedTrainer:
     """Takes the time of a step and changes one number."""
 
     config = SimpleNamespace(vocab_size=1 << 20, max_position_embeddings=1 << 20)
+    device = torch.device("cpu")
+    head = "snapshots"
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -60,9 +62,13 @@ class ScriptedTrainer:
         nothing = StepStats(torch.device("cpu")).metrics() | {"grad_norm": 0.0}
         return StepResult(nothing | {"entropy": _ENTROPY}, applied=True)
 
+    def logprobs(self, groups: list[TrainGroup]) -> Completionwise:
+        """Refused: there is no model to ask."""
+        raise VergeError("a simulated step has no log-probs; simulate an advantage that reads counts alone")
+
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The one number: how many snapshots there were by now, the base model's included."""
-        yield "snapshots", torch.full((1, 1), 1.0 + len(self.ended_s))
+        yield self.head, torch.full((1, 1), 1.0 + len(self.ended_s))
 
     def save(self, folder: Path, tag: str) -> None:
         """An empty folder: there is nothing to continue from."""

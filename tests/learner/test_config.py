@@ -73,6 +73,6 @@ def test_the_defaults_are_those_of_the_design() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    for name in ("Learner", "Objective", "Correction", "Gating", "Draw", "Admission"):
+    for name in ("Learner", "Objective", "Correction", "Gating", "Draw", "Admission", "Alarms", "Lora"):
         for field, info in getattr(config, f"{name}Config").model_fields.items():
             assert info.description, f"{name}.{field}"

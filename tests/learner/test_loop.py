@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from learner.config import (
     AdmissionConfig,
+    AlarmsConfig,
     CorrectionConfig,
     DrawConfig,
     GatingConfig,
@@ -158,6 +159,28 @@ def test_a_run_with_fade_bbg_records_what_it_read_from_training(settings: Learne
     assert snapshots == ["v0000004", "v0000005", "v0000006"]
 
 
+def test_a_run_watches_its_head_and_says_what_is_wrong(
+    settings: LearnerSettings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = with_learner(settings, steps=4, geometry_every=2, keep_snapshots=9)
+    settings = replace(settings, alarms=AlarmsConfig(entropy_floor=2.4, kl_ceiling=100.0, ess_floor=0.0))
+    with open_run(settings) as line:
+        train(settings)
+        rows = line.call(line.store.dynamics_history(4))
+    assert "head_change" not in rows[0]
+    first, second = (load_file(settings.run_dir / "weights" / f"v000000{v}" / "model.safetensors") for v in (2, 4))
+    base = load_file(settings.model / "model.safetensors")["lm_head.weight"]
+    measured = next(row for row in rows if row.get("head_step") == 2)
+    change = first["lm_head.weight"] - base
+    values = torch.linalg.svdvals(change)
+    assert measured["head_change"] == pytest.approx(float(change.norm() / base.norm()), rel=1e-5)
+    assert measured["head_top_share"] == pytest.approx(float(values[0] ** 2 / (values**2).sum()), rel=1e-3)
+    assert not torch.equal(first["lm_head.weight"], second["lm_head.weight"])
+    assert [row["alarm_entropy"] for row in rows] == [1, 1, 1, 1]  # 12 tokens: at most 2.48 nats
+    assert [row["alarm_kl"] + row["alarm_ess"] + row["alarm_problems"] for row in rows] == [0, 0, 0, 0]
+    assert capfd.readouterr().err.count("learner: alarm at step 1: the policy's entropy is ") == 1
+
+
 def test_a_resumed_run_continues_at_the_next_step_and_its_versions_never_go_back(settings: LearnerSettings) -> None:
     with open_run(settings) as line:
         settings = with_learner(settings, keep_snapshots=9)
@@ -189,6 +212,28 @@ def test_groups_trained_on_after_the_last_checkpoint_return_to_the_pool(settings
     assert steps == [1, 2, 3, 3, 4]
     assert counters["drawn"] == 8 * 5
     assert counters["committed"] >= 32
+
+
+def test_a_run_that_begins_anew_trains_the_base_model_again_under_a_new_version(settings: LearnerSettings) -> None:
+    with open_run(settings) as line:
+        train(with_learner(settings, steps=2))
+        train(replace(with_learner(settings, steps=1, keep_snapshots=9), resume="never"))
+        manifests = line.call(line.store.manifests())
+        steps = [row["step"] for row in line.call(line.store.dynamics_history(100))]
+    assert steps == [1, 2, 1]
+    assert [(m.version, m.step) for m in manifests] == [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)]
+    base, again = (load_file(Path(m.path) / "model.safetensors") for m in (manifests[0], manifests[3]))
+    assert all(torch.equal(base[name], again[name]) for name in base)
+    assert (settings.run_dir / "checkpoints.1" / "latest").read_text() == "step-0000002"
+
+
+def test_a_checkpoint_of_a_run_with_more_problems_is_refused(settings: LearnerSettings, tmp_path: Path) -> None:
+    with open_run(settings):
+        train(with_learner(settings, steps=1))
+    other = replace(settings, run="other", run_dir=tmp_path / "other")
+    other = replace(other, resume=str(settings.run_dir / "checkpoints" / "step-0000001"))
+    with open_run(other, count=5), pytest.raises(VergeError, match="at least 24 problems, but this one has 5"):
+        run_learner(other)
 
 
 def test_sigterm_checkpoints_and_leaves_the_run_open(settings: LearnerSettings) -> None:

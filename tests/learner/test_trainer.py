@@ -204,6 +204,15 @@ def test_warm_up_and_gradient_clipping_do_what_the_config_says(model: Path, rank
     assert moves == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3], rel=0.02)
 
 
+def test_an_optimiser_that_cannot_be_built_is_refused_with_what_it_needs(
+    model: Path, ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler, no ninja
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))  # and nothing that was built before
+    with pytest.raises(VergeError, match=r"learner\.optimiser is cpu_adam, .* install a C\+\+ compiler and ninja"):
+        trainer_of(model, ranks, optimiser="cpu_adam")
+
+
 @pytest.mark.parametrize("stage", [0, 2])
 def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(
     model: Path, ranks: Ranks, stage: int, tmp_path: Path
@@ -219,6 +228,19 @@ def test_a_checkpoint_restores_weights_and_optimiser_bit_for_bit(
     assert furthest(weights(one), weights(two)) == 0
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(
+    model: Path, ranks: Ranks, stage: int, tmp_path: Path
+) -> None:
+    trainer, checkpoints = trainer_of(model, ranks, zero_stage=stage), Checkpoints(tmp_path, 2, ranks)
+    trainer.step(random_groups(4), 0)
+    checkpoints.save(1, trainer, {"step": 1})
+    (part,) = (tmp_path / "step-0000001" / "state").glob("*optim_states.pt")
+    part.with_name(part.name.replace("pp_rank_0", "pp_rank_1")).write_bytes(part.read_bytes())  # as of two ranks
+    with pytest.raises(VergeError, match=rf"in 2 parts, one a rank, but there are 1 ranks, and ZeRO {stage}"):
+        checkpoints.load(trainer)
+
+
 def test_the_latest_checkpoints_are_kept_and_the_pointer_is_never_at_an_unfinished_one(
     model: Path, ranks: Ranks, tmp_path: Path
 ) -> None:
@@ -232,6 +254,40 @@ def test_the_latest_checkpoints_are_kept_and_the_pointer_is_never_at_an_unfinish
     (tmp_path / "latest").write_text("step-0000003")
     with pytest.raises(VergeError, match="not a checkpoint"):
         checkpoints.load(trainer)
+
+
+def test_a_run_can_be_sent_back_to_a_checkpoint_or_begin_anew_and_loses_none(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    trainer, checkpoints = trainer_of(model, ranks), Checkpoints(folder, 3, ranks)
+    for step in (1, 2, 3):
+        trainer.step(random_groups(4, seed=step), step - 1)
+        checkpoints.save(step, trainer, {"step": step})
+    back = Checkpoints(folder, 3, ranks)
+    assert back.load(trainer, str(folder / "step-0000002")) == {"step": 2}
+    assert (folder / "latest").read_text() == "step-0000002"
+    trainer.step(random_groups(4, seed=9), 2)
+    back.save(3, trainer, {"step": 3, "again": True})  # the other step 3 is replaced
+    assert Checkpoints(folder, 3, ranks).load(trainer) == {"step": 3, "again": True}
+    anew = Checkpoints(folder, 3, ranks)
+    assert anew.load(trainer, "never") is None
+    assert not folder.exists()
+    aside = tmp_path / "checkpoints.1"
+    assert anew.load(trainer, str(aside / "step-0000002")) == {"step": 2}
+    anew.save(2, trainer, {"step": 2})
+    assert (folder / "latest").read_text() == "step-0000002"
+    with pytest.raises(VergeError, match=r"--resume is .*nowhere.*not a checkpoint"):
+        anew.load(trainer, str(tmp_path / "nowhere"))
+
+
+def test_a_run_that_went_back_keeps_its_newest_checkpoints_not_its_highest(
+    model: Path, ranks: Ranks, tmp_path: Path
+) -> None:
+    trainer, checkpoints = trainer_of(model, ranks), Checkpoints(tmp_path, 2, ranks)
+    for step in (8, 9, 3, 4):
+        checkpoints.save(step, trainer, {"step": step})
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-0000003", "step-0000004"]
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two ranks under torchrun: the steps of one rank, and a loop in which each fetches its own payloads."""
+"""Two ranks on two nodes: the steps of one rank, and a loop in which each fetches its own payloads."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from learner.launch import launch_command
 from learner.ranks import Ranks
 from learner.store_thread import StoreThread
 from store.server import EmbeddedServer
@@ -51,14 +52,22 @@ def test_two_ranks_take_the_steps_of_one_and_run_the_loop_together(tmp_path: Pat
 
 
 def torchrun(given: Path) -> None:
+    """Two nodes of one rank each, on this machine, started by the command that `--print-launch` prints."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # of the one rank in this process
-    environment = {name: value for name, value in os.environ.items() if name not in ours}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}",
-               "-m", "tests.learner.rank_steps", str(given)]  # fmt: skip
-    done = subprocess.run(
-        command, env=environment | {"OMP_NUM_THREADS": "1"}, timeout=600, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+    program = [sys.executable, "-m", "tests.learner.rank_steps", str(given)]
+    _, *arguments = launch_command(2, 1, f"127.0.0.1:{port}", "pair", program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", *arguments]
+    nodes = [
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for _ in range(2)
+    ]
+    try:
+        said = [node.communicate(timeout=600)[1] for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], "".join(said)[-3000:]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -206,6 +207,40 @@ def test_a_run_folder_is_where_it_is_now_and_a_damaged_one_is_named(tmp_path: Pa
     (moved / "config.json").write_text('{"name": ')
     with pytest.raises(VergeError, match=r"moved/config\.json cannot be read"):
         open_config(moved)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--nodes", "2"], "only shape what --print-launch prints"),
+        (["--print-launch", "--ranks-per-node", "65"], "groups_per_step is 64 but must be ≥ 65"),
+        (["--print-launch", "--nodes", "2", "--rendezvous", "a:1"], "store.url is not set"),
+        (["--print-launch", "--nodes", "2", "--set", f"store.url={ABSENT}"], "add --rendezvous HOST:PORT"),
+    ],
+)
+def test_a_learner_launched_in_a_shape_that_cannot_work_is_refused(
+    options: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    assert expected in refusal(capsys, monkeypatch, "learner", builtin(tmp_path, "tiny"), *options)
+
+
+def test_the_launch_command_carries_the_run_its_overrides_and_where_to_resume(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = builtin(tmp_path, "tiny")
+    options = ["--nodes", "2", "--ranks-per-node", "8", "--rendezvous", "n0:29500", "--resume", "never"]
+    setting = ["--set", f"store.url={ABSENT}"]
+    monkeypatch.setattr(sys, "argv", ["verge", "learner", config, "--print-launch", *options, *setting])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    words = shlex.split(capsys.readouterr().out)
+    assert words[:3] == ["torchrun", "--nnodes=2", "--nproc-per-node=8"]
+    assert words[words.index("verge") :] == ["verge", "learner", config, *setting, "--resume", "never"]
 
 
 def test_a_launcher_that_waits_for_an_absent_store_can_be_stopped(tiny_model: Path, tmp_path: Path) -> None:
