@@ -70,7 +70,14 @@ class Learner:
         self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
-        self._publisher = Publisher(line, settings.run_dir / "weights", settings.model, learner.keep_snapshots, dtype)
+        self._publisher = Publisher(
+            line,
+            settings.run_dir / "weights",
+            settings.model,
+            learner.keep_snapshots,
+            dtype,
+            learner.full_snapshot_every if learner.snapshot_format == "delta" else 1,
+        )
         self._batch: Batch | None = None
         self._skipped = 0
         self._began: float | None = None
@@ -208,6 +215,7 @@ class Learner:
                     "step_s": step_s,
                     "wait_s": self._wait_s,
                     "publish_blocked_s": self._publisher.blocked_s,
+                    "snapshot_size_ratio": self._publisher.size_ratio,
                 }
             )
         )
@@ -260,6 +268,7 @@ class Learner:
     def _end(self, plan: Plan) -> None:
         """In this order: the last weights are announced, the checkpoint is complete, the run is over."""
         self._publisher.finish()
+        self._publisher.complete()
         self._checkpoint()
         if self._ranks.first:
             planner = self._planner

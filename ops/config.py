@@ -110,7 +110,16 @@ RESUMABLE = {
     "store": None,
     "actor": None,
     "evaluation": None,
-    "learner": {"steps", "threads", "checkpoint_every", "keep_checkpoints", "keep_snapshots", "micro_batch_tokens"},
+    "learner": {
+        "steps",
+        "threads",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "keep_snapshots",
+        "snapshot_format",
+        "full_snapshot_every",
+        "micro_batch_tokens",
+    },
 }
 
 

@@ -8,6 +8,8 @@ import typer
 from ops.figures import print_figures
 from ops.gating_cli import refusals
 
+DEMO = Path(__file__).with_name("configs") / "demo.toml"
+
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
 
@@ -28,6 +30,20 @@ def store(as_json: AsJson = False) -> None:
     from ops.bench_store import run
 
     raise typer.Exit(print_figures(run(), as_json))
+
+
+@bench.command()
+def actor(
+    config: Annotated[Path, typer.Option(help="The run's TOML file: its model, problems, sampling and actor.")] = DEMO,
+    groups: Annotated[int, typer.Option(min=1, help="Rollout groups of one measurement.")] = 1024,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each kind, in turn.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """An actor with verification and commits against its own vLLM engine driven bare; what an update costs."""
+    from ops.bench_actor import run
+    from ops.config import load_config
+
+    raise typer.Exit(print_figures(run(load_config(config), groups, rounds), as_json))
 
 
 @bench.command()
