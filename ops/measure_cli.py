@@ -47,6 +47,18 @@ def actor(
 
 
 @bench.command()
+def publish(
+    model: Annotated[str, typer.Option(help="As model.path of a config.")] = "smollm2",
+    as_json: AsJson = False,
+) -> None:
+    """Size and cost of a delta snapshot after bf16 AdamW steps at lr 1e-6."""
+    from ops.bench_publish import run
+    from ops.models import resolve_model
+
+    raise typer.Exit(print_figures(run(resolve_model(model)), as_json))
+
+
+@bench.command()
 def chaos(
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill: actors, learner and server.")] = 1000,
     as_json: AsJson = False,
