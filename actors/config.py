@@ -112,7 +112,8 @@ class ActorConfig(Section):
 
     max_sequences: int = Field(256, ge=1)
     """Completions that the engine generates at once, if its memory for keys and values holds so many. Tickets are taken
-    to keep it as full as it can be, by vLLM's own counts of running and waiting, and a quarter more to queue."""
+    to keep it as full as it can be, by vLLM's own counts of running and waiting, and a quarter more to queue: up to as
+    many again where completions are too short for that."""
 
     tensor_parallel: int = Field(1, ge=1)
     """GPUs of one engine."""

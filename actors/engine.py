@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import Update, core_numbers
-from actors.load import Load, sequences_wanted
+from actors.load import Load
 from actors.vllm_plugin import Worker
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
@@ -163,7 +163,7 @@ class Engine:
             raise VergeError(
                 f"vLLM cannot be imported ({error}); install the extra `actor` on a GPU or `actor-cpu` on a CPU"
             ) from error
-        load = Load()
+        load = Load(settings.max_sequences, settings.group_size)
         args = AsyncEngineArgs(
             model=str(settings.model),
             dtype=settings.dtype,  # type: ignore[arg-type]
@@ -197,10 +197,8 @@ class Engine:
         Args:
             given: groups it was given and has not returned, or soon will be.
         """
-        group, load = self._settings.group_size, self.load
-        wanted = sequences_wanted(load.running, load.waiting, self._settings.max_sequences, group)
-        has = int(self._llm.output_processor.get_num_unfinished_requests()) + group * (given - self._sampling)
-        return (wanted - has) // group
+        unfinished = int(self._llm.output_processor.get_num_unfinished_requests())
+        return self.load.room(unfinished + self._settings.group_size * (given - self._sampling))
 
     async def generate(self, prompt_ids: NDArray[np.int32]) -> list[Sample]:
         """Sample `group_size` completions of one prompt.

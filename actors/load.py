@@ -5,14 +5,47 @@ from typing import Any
 
 
 class Load:
-    """What vLLM's scheduler said after its last step: sequences `running` and `waiting`; `tokens` since the start.
+    """What vLLM's scheduler says after each step, and how many sequences the engine should hold for it.
 
-    `stepped` is set by every step; whoever waits for it clears it first.
+    Held are as many as it can run, and a `queue` behind them: at least a group, or a quarter of them. Where that was
+    not enough (the batch ran low although the engine had been given all it should hold), because completions are short
+    or this process came late, the queue doubles, up to a whole batch; while it is longer than it has to be, it shrinks.
+    Every ticket in it is a group that will be older when it is trained on.
+
+    `tokens` counts those generated since the start. Every step sets `stepped`; whoever waits for it clears it first.
     """
 
-    def __init__(self) -> None:
-        self.running = self.waiting = self.tokens = 0
+    def __init__(self, max_sequences: int, group_size: int) -> None:
+        self._max_sequences, self._group_size = max_sequences, group_size
+        self._running = self._waiting = self.tokens = 0
+        self._full = False
+        self._queue = 0.0
         self.stepped = asyncio.Event()
+
+    @property
+    def capacity(self) -> int:
+        """Sequences that the engine can run: while some wait, its memory is full, and it has shown how many."""
+        return self._running if self._running and self._waiting else self._max_sequences
+
+    @property
+    def queue(self) -> int:
+        """Sequences to have waiting."""
+        return max(self._group_size, -(-self.capacity // 4), min(int(self._queue), self.capacity))
+
+    def room(self, held: int) -> int:
+        """Groups to give the engine now, when it holds so many sequences; 0 or less when it has enough."""
+        room = (self.capacity + self.queue - held) // self._group_size
+        self._full = self._full or room <= 0
+        return room
+
+    def record(self, running: int, waiting: int) -> None:
+        """What the scheduler counted after a step."""
+        self._running, self._waiting = running, waiting
+        if waiting == 0 and running < self._max_sequences and self._full:
+            self._queue, self._full = 2.0 * self.queue, False
+        elif waiting > self.queue / 2:
+            self._queue -= self._queue / 256
+        self.stepped.set()
 
     def stat_logger(self) -> Any:
         """A stat logger for vLLM, which runs in this process and event loop, that keeps this object up to date."""
@@ -30,20 +63,9 @@ class Load:
             def record(
                 self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
             ) -> None:
-                if scheduler_stats is not None:
-                    load.running, load.waiting = scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs
                 if iteration_stats is not None:
                     load.tokens += iteration_stats.num_generation_tokens
-                load.stepped.set()
+                if scheduler_stats is not None:
+                    load.record(scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs)
 
         return Logger
-
-
-def sequences_wanted(running: int, waiting: int, max_sequences: int, group_size: int) -> int:
-    """Sequences the engine should hold, so that its batch is full after the next step, too, and no more.
-
-    While none waits, it may run `max_sequences`. When some wait, its keys and values are full: it has shown how many
-    it can run. Behind those a group, or a quarter of them, queues: what may end before we hear of it.
-    """
-    capacity = running if waiting and running else max_sequences
-    return capacity + max(group_size, -(-capacity // 4))

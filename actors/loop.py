@@ -13,7 +13,6 @@ import numpy as np
 
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
 from actors.engine import Engine, EngineSettings, Sample, machine_cores
-from actors.load import sequences_wanted
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
 from actors.weights import CannotRead, Snapshots, scratch_folder
@@ -141,9 +140,8 @@ class Actor:
                 say(f"idle for {now - waiting_since:.0f} s: the learner has issued no ticket that is not taken")
 
     def _free(self) -> int:
-        """Tickets to take now: what the engine has room for, unless as much again waits to be verified."""
-        actor, sampling = self._settings.actor, self._settings.sampling
-        limit = sequences_wanted(0, 0, actor.max_sequences, sampling.group_size) // sampling.group_size
+        """Tickets to take now: what the engine has room for, unless a whole batch of it waits to be verified."""
+        limit = max(1, self._settings.actor.max_sequences // self._settings.sampling.group_size)
         return min(self._engine.room(len(self._held) - self._verifying), limit - self._verifying)
 
     def _raise_failures(self) -> None:
@@ -279,6 +277,8 @@ async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) ->
     version, folder = snapshot.manifest.version, snapshot.folder
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     signal.signal(signal.SIGTERM, _stop_starting)
+    # The learner keeps what an engine that starts, for minutes perhaps, is going to read.
+    await store.beat(settings.name, {"engine": "starting", "reads_from": snapshots.reads_from})
     engine = await Engine.start(
         engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
     )

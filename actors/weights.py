@@ -35,7 +35,7 @@ class Snapshots:
     weights that were checked here, or to the last full ones; what comes out is a folder in `scratch`, one at a time,
     and has the announced checksum. So a broken chain is noticed before the engine is touched.
 
-    `reads_from` is the oldest version that is being read, or None; the learner removes none from there on.
+    `reads_from` is the oldest version that is read, until the next is asked for; the learner keeps all from there on.
     """
 
     def __init__(self, store: Store, scratch: Path) -> None:
@@ -52,13 +52,16 @@ class Snapshots:
         Raises:
             CannotRead: it is damaged, or cannot be read here.
         """
+        self.reads_from = None
         manifest = await self._store.wait_manifest(after_version, block_ms)
         if manifest is None:
             return None
         try:
             self._have = await self._whole(manifest)
         except FileNotFoundError:
-            self._have = None  # what it would be built on may be what is gone
+            if self._have is not None:
+                self._have = None
+                return None  # ask again: what is gone may be what it would have been built on
             newest = await self._store.manifest()
             if newest is not None and newest.version > manifest.version:
                 return None  # ask again: the newer one is the one to load
@@ -70,8 +73,6 @@ class Snapshots:
             raise CannotRead(
                 f"snapshot {manifest.path} cannot be read into {self._scratch}: {error.strerror}"
             ) from None
-        finally:
-            self.reads_from = None
         return self._have
 
     async def _whole(self, manifest: Manifest) -> Whole:

@@ -50,8 +50,8 @@ class LearnerConfig(Section):
     learning rates, where most weights keep every bit; the learner then keeps one more copy of the weights in memory,
     and each actor one on its local disk (TMPDIR)."""
     full_snapshot_every: int = Field(20, ge=2)
-    """Of deltas: every so many versions one is full. An actor that starts, or missed some, reads the last full one and
-    all since; so much stays on disk beside `keep_snapshots`."""
+    """With `delta`, every so many versions one is full. An actor that starts, or missed some, reads the last full one
+    and all since; so much stays on disk beside `keep_snapshots`."""
     stall_s: float = Field(600.0, gt=0)
     """Seconds without one new group, while waiting for groups, after which the learner gives up. 0 new groups for so
     long means that no actor lives or that none can reach the store."""
@@ -61,8 +61,6 @@ class LearnerConfig(Section):
         for name, beta in zip(("first", "second"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas: the {name} is {beta} but must be in [0, 1)")
-        if self.snapshot_format == "full" and "full_snapshot_every" in self.model_fields_set:
-            raise ValueError("full_snapshot_every has no effect with snapshot_format = full; set it to delta")
         if self.dtype == "bf16" and self.zero_stage == 0:
             raise ValueError(
                 "dtype is bf16 with zero_stage 0, which would sum gradients over micro-batches in bf16 and lose their"

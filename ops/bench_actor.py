@@ -107,6 +107,7 @@ class _Bench:
             ],
             "model": str(model),
             "groups": len(self._ids),
+            "queued_sequences": self._engine.load.queue,
             "rounds": [{"bare": bare, "actor": actor} for bare, actor in pairs],
         }
 
