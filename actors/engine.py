@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,7 +11,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import Update, core_numbers
+from actors.config import Update
+from actors.environment import one_process, prepare_environment
 from actors.load import Load
 from actors.vllm_plugin import Worker
 from store.errors import VergeError
@@ -69,59 +68,6 @@ class Sample:
 _PAUSE: Final[dict[Update, Literal["keep", "wait", "abort"]]] = {"keep": "keep", "drain": "wait", "restart": "abort"}
 
 
-def prepare_environment(settings: EngineSettings) -> None:
-    """Set what vLLM reads from the environment when it is imported. Values the user has set win."""
-    defaults = {
-        "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_kv_cache_gib),
-        "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings at every reload ("Failed to load weights") are of buffers
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
-@contextlib.contextmanager
-def _one_process(cores: tuple[int, ...]) -> Iterator[None]:
-    """Let an engine that starts in here run its model in its scheduler's process, on the cores it was given.
-
-    By default vLLM gives a CPU model a process of its own, and the two wait for each other in busy loops: on a machine
-    with few cores that costs a fifth of what the actor can do. The process inherits its threads' places from here.
-    """
-    wanted = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": str(len(cores)),
-        "OMP_PLACES": "{" + ",".join(map(str, cores)) + "}",
-        "OMP_PROC_BIND": "true",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def machine_cores(text: str) -> tuple[int, ...]:
-    """The machine's numbers of the cores that `text` counts among those this process may use.
-
-    Raises:
-        VergeError: there are not so many.
-    """
-    allowed, wanted = sorted(os.sched_getaffinity(0)), core_numbers(text)
-    if wanted[-1] >= len(allowed):
-        raise VergeError(
-            f"actor.cpu_cores is {text}, but only {len(allowed)} cores can be used here, counted from 0; "
-            f"name some of 0-{len(allowed) - 1}, or leave it out"
-        )
-    return tuple(allowed[core] for core in wanted)
-
-
 class Engine:
     """An AsyncLLM whose weights are replaced in flight.
 
@@ -154,7 +100,7 @@ class Engine:
         Raises:
             VergeError: vLLM is not installed, or refuses the model; the message ends with vLLM's own reason.
         """
-        prepare_environment(settings)
+        prepare_environment(settings.cpu_kv_cache_gib)
         try:
             from vllm import AsyncEngineArgs
             from vllm.platforms import current_platform
@@ -182,7 +128,7 @@ class Engine:
         )
         try:
             own_cores = settings.cpu_cores if current_platform.is_cpu() else None
-            with _one_process(own_cores) if own_cores else contextlib.nullcontext():
+            with one_process(own_cores) if own_cores else contextlib.nullcontext():
                 llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger()])
         except (ValueError, RuntimeError, OSError) as error:
             raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
-from actors.engine import Engine, EngineSettings, Sample, machine_cores
+from actors.engine import Engine, EngineSettings, Sample
+from actors.environment import machine_cores
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
 from actors.weights import CannotRead, Snapshots, scratch_folder

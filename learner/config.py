@@ -61,6 +61,11 @@ class LearnerConfig(Section):
         for name, beta in zip(("first", "second"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas: the {name} is {beta} but must be in [0, 1)")
+        if self.snapshot_format == "delta" and (self.publish_dtype or self.dtype) == "fp32":
+            raise ValueError(
+                "snapshot_format is delta, but snapshots are fp32, of which a step changes every weight: no delta would"
+                " be smaller; set publish_dtype = bf16, or snapshot_format = full"
+            )
         if self.dtype == "bf16" and self.zero_stage == 0:
             raise ValueError(
                 "dtype is bf16 with zero_stage 0, which would sum gradients over micro-batches in bf16 and lose their"

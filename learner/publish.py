@@ -84,28 +84,19 @@ class Publisher:
 
     def _publish(self, version: int, step: int, weights: Mapping[str, torch.Tensor]) -> None:
         folder = self._folder / f"v{version:07d}"
-        beats = self._live_beats()
-        try:
-            manifest = self._write(version, folder, step, weights, any(beat.get("wants_full") for beat in beats))
-        except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
-            why = getattr(error, "strerror", None) or error
-            raise VergeError(
-                f"version {version} cannot be written to {folder}: {why}; free space there, "
-                "or lower learner.keep_snapshots, and start again: the run resumes"
-            ) from error
+        with _disk_full_in_words(version, folder):
+            manifest = self._write(version, folder, step, weights)
         self._line.call(self._line.store.announce(manifest))
         self.announced_step = step
-        self._remove_old(version, beats)
+        self._remove_old(version)
 
-    def _write(
-        self, version: int, folder: Path, step: int, weights: Mapping[str, torch.Tensor], wants_full: bool
-    ) -> Manifest:
+    def _write(self, version: int, folder: Path, step: int, weights: Mapping[str, torch.Tensor]) -> Manifest:
         if self._full_every == 1:
             write_snapshot(folder, weights, self._base)
             return manifest_of(version, folder, step)
         data, previous = save(dict(weights), _METADATA), self._previous
         self._since_full += 1
-        manifest = None
+        manifest, wants_full = None, any(beat.get("wants_full") for beat in self._live_beats())
         if previous is not None and self._since_full < self._full_every and not wants_full:
             manifest = write_delta_snapshot(folder, version, step, data, *previous)
         if manifest is None:
@@ -121,20 +112,22 @@ class Publisher:
         if self._previous is not None and self._previous[0].format == "delta":
             manifest, data = self._previous
             folder = Path(manifest.path)
-            _copy_beside_weights(self._base, folder, str(self._dtype).removeprefix("torch."))
             temporary = folder / f".{WEIGHTS_FILE}.tmp"
-            temporary.write_bytes(data)
-            fsync_tree(folder)
-            temporary.rename(folder / WEIGHTS_FILE)
-            fsync_path(folder)
+            with _disk_full_in_words(manifest.version, folder):
+                _copy_beside_weights(self._base, folder, str(self._dtype).removeprefix("torch."))
+                temporary.write_bytes(data)
+                fsync_tree(folder)
+                temporary.rename(folder / WEIGHTS_FILE)
+                fsync_path(folder)
 
     def _live_beats(self) -> list[dict[str, object]]:
         now = time.time()
         beats = self._line.call(self._line.store.actors()).values()
         return [beat for beat in beats if now - float(str(beat.get("time_s", now))) < LIVE_BEAT_S]
 
-    def _remove_old(self, newest: int, beats: list[dict[str, object]]) -> None:
+    def _remove_old(self, newest: int) -> None:
         """Keep the newest, what live actors have or read, and all that those which are deltas begin from."""
+        beats = self._live_beats()
         in_use = {int(str(beat["version"])) for beat in beats if "version" in beat}
         reading = [int(str(beat["reads_from"])) for beat in beats if "reads_from" in beat]
         folders = {int(folder.name[1:]): folder for folder in self._folder.glob("v[0-9]*")}
@@ -172,6 +165,18 @@ def write_delta_snapshot(
     with _whole_folder(folder) as temporary:
         (temporary / DELTA_FILE).write_bytes(delta)
     return Manifest(version, str(folder.absolute()), sha256, len(delta), step, time.time(), "delta", base.version)
+
+
+@contextlib.contextmanager
+def _disk_full_in_words(version: int, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+        why = getattr(error, "strerror", None) or error
+        raise VergeError(
+            f"version {version} cannot be written to {folder}: {why}; free space there, "
+            "or lower learner.keep_snapshots, and start again: the run resumes"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from actors.config import ActorConfig, core_numbers
-from actors.engine import machine_cores
+from actors.environment import machine_cores
 from store.errors import VergeError
 
 

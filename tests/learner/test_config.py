@@ -22,6 +22,7 @@ from learner import config
         ("GatingConfig", {"k": 256}, r"E\[\(1−p\)\^255\] is 0.00391: every gate would start closed"),
         ("GatingConfig", {"gamma": 0}, "greater than 0"),
         ("LearnerConfig", {"dtype": "bf16"}, "set zero_stage = 1"),
+        ("LearnerConfig", {"snapshot_format": "delta"}, "no delta would be smaller; set publish_dtype = bf16"),
         ("LearnerConfig", {"betas": (0.9, 1.0)}, r"the second is 1.0 but must be in \[0, 1\)"),
         ("ObjectiveConfig", {"advantage": "fade_bgb"}, "fade_bbg"),
         ("ObjectiveConfig", {"advantage": "unlikely"}, "log-prob"),
