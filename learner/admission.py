@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gating import bbg
 from learner.config import AdmissionConfig
 
 
@@ -21,34 +22,45 @@ def ticket_limit(step: int, groups_per_step: int, config: AdmissionConfig) -> in
     return math.ceil((step + config.max_lag + 1) * groups_per_step / config.samples_per_insert)
 
 
+def chances(
+    is_open: NDArray[np.bool_], attempts: NDArray[np.int64], successes: NDArray[np.int64], config: AdmissionConfig
+) -> NDArray[np.float64]:
+    """Probability with which each problem is issued when its turn comes, float[problems].
+
+    1 while its gate is open, patience / attempts once it has been failed more often than that and never solved, and
+    never below the re-test floor: neither solved nor hopeless problems are forgotten, or waited for.
+    """
+    fruitless = np.where(successes == 0, attempts, 0)
+    return bbg.with_retest_floor(is_open * bbg.patience_factor(fruitless, config.patience), config.retest_floor)
+
+
 class Admission:
-    """Issues problems in shuffled epochs; one whose gate is closed is skipped, except with the re-test probability.
+    """Issues problems in shuffled epochs, each with the chance that `chances` gives it when its turn comes.
 
     Problems are known by their index. Every problem comes up exactly once per epoch, so none starves and none is
     issued twice before all others had their turn. Problems that join later come up from the next epoch on.
 
-        epoch: [7 2 5 0 …]  ──choose──▶  open: issued   closed: issued with probability retest_floor, else skipped
+        epoch: [7 2 5 0 …]  ──choose──▶  issued with probability `chance`, else skipped
                └─ position               at the end: a new shuffle
     """
 
-    def __init__(self, retest_floor: float, seed: int) -> None:
-        self._retest_floor = retest_floor
+    def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng([seed, 1])
         self._order: NDArray[np.int64] = np.zeros(0, np.int64)
         self._position = 0
 
-    def choose(self, count: int, is_open: NDArray[np.bool_]) -> list[int]:
+    def choose(self, count: int, chance: NDArray[np.float64]) -> list[int]:
         """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
         chosen: list[int] = []
         seen = 0
-        while len(is_open) and len(chosen) < count and seen < 2 * len(is_open) + count:
+        while len(chance) and len(chosen) < count and seen < 2 * len(chance) + count:
             if self._position == len(self._order):
-                self._order = self._rng.permutation(len(is_open))
+                self._order = self._rng.permutation(len(chance))
                 self._position = 0
             index = int(self._order[self._position])
             self._position += 1
             seen += 1
-            if is_open[index] or self._rng.random() < self._retest_floor:
+            if chance[index] >= 1 or self._rng.random() < chance[index]:
                 chosen.append(index)
         return chosen
 

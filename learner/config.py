@@ -183,6 +183,9 @@ class AdmissionConfig(Section):
     """Batches' worth of groups that may arrive since the last step before the learner steps with what it has."""
     retest_floor: float = Field(0.05, ge=0, le=1)
     """Probability with which a problem whose gate is closed is issued when its turn comes."""
+    patience: int = Field(1024, ge=1)
+    """Attempts at a problem that was never solved after which it comes up less often: with probability
+    patience / attempts, and at least retest_floor."""
 
     @model_validator(mode="after")
     def _no_deadlock(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.admission import Admission, Fruitless, check_fields, ticket_limit
+from learner.admission import Admission, Fruitless, chances, check_fields, ticket_limit
 from learner.batches import balance
 from learner.config import LearnerSettings
 from learner.opinions import Drawn, Gates, Opinions
@@ -48,7 +48,7 @@ class Planner:
         self._settings, self._line, self._ranks, self._clock = settings, line, ranks, clock
         self._mirror = Mirror(line.store)
         self.opinions = Opinions(settings.objective, settings.gating, settings.draw)
-        self._admission = Admission(settings.admission.retest_floor, settings.seed)
+        self._admission = Admission(settings.seed)
         self._fruitless = Fruitless(settings.admission.fruitless_limit, settings.learner.groups_per_step)
         self._rng = np.random.default_rng([settings.seed, 2])
         self._arrived: list[GroupEntry] = []
@@ -185,7 +185,9 @@ class Planner:
         limit = min(ticket_limit(announced_step, learner.groups_per_step, config), need + learner.groups_per_step)
         room, self._held = self._line.call(self._line.store.room(limit))
         if room > 0 and gates.open.any():
-            chosen = self._admission.choose(room, gates.open)
+            chosen = self._admission.choose(
+                room, chances(gates.open, self._mirror.attempts, self._mirror.successes, config)
+            )
             self._line.call(self._line.store.issue([self._mirror.ids[i] for i in chosen], limit))
 
     def _give_up_or_say(self, have: int, wanted: int, pending: int, leased: int, gates: Gates) -> None:

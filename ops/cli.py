@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
 from ops.problems_cli import app as problems_app
+from ops.runs_cli import down, logs, ps
 from ops.state_cli import app as state_app
 from store.errors import VergeError
 
@@ -60,11 +62,11 @@ def up(
 
 
 @app.command()
-def learner(run: RunPath) -> None:
+def learner(run: RunPath, overrides: Overrides = None) -> None:
     """Run one rank of the learner (all ranks under torchrun). `verge up` starts it for you."""
     from ops.processes import run_learner_process
 
-    run_learner_process(run)
+    run_learner_process(run, overrides or ())
 
 
 @app.command()
@@ -73,11 +75,12 @@ def actor(
     name: Annotated[
         str | None, typer.Option(help="Unique among the live actors; host and process id by default.")
     ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Run one actor: a vLLM engine that turns tickets into verified rollout groups."""
     from ops.processes import run_actor_process
 
-    run_actor_process(run, name)
+    run_actor_process(run, name, overrides or ())
 
 
 @app.command(hidden=True)
@@ -117,6 +120,30 @@ def fetch(
             f"verge fetch {model}: only smollm2 can be fetched; any other model goes into model.path as it is"
         )
     print(fetch_smollm2(out or MODELS / "smollm2-135m-instruct"))
+
+
+app.command()(ps)
+app.command()(logs)
+app.command()(down)
+
+
+@app.command()
+def doctor(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Say what this machine lacks for a run, and what gives it. Exit 1 when something is missing."""
+    from ops.config import load_config
+    from ops.doctor import examine
+
+    findings = examine(load_config(config, overrides or ()))
+    lacking = [finding for finding in findings if not finding.ok]
+    if as_json:
+        print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        for finding in findings:
+            print(f"{'ok ' if finding.ok else 'NO '} {finding.name:20} {finding.found}")
+            if not finding.ok:
+                print(f"    {'':20} to do: {finding.fix}")
+    if lacking:
+        raise typer.Exit(1)
 
 
 @config_app.command()

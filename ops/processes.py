@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from ops.models import resolve_model
@@ -12,12 +13,12 @@ from ops.runfolder import open_config, store_endpoint
 from store.client import Store
 
 
-def run_learner_process(run: Path) -> None:
+def run_learner_process(run: Path, overrides: Sequence[str] = ()) -> None:
     """One rank of the learner; rank 0 also enters the run's problems into the store."""
     from learner.config import LearnerSettings
     from learner.loop import run_learner
 
-    config = open_config(run)
+    config = open_config(run, overrides)
     url, password = store_endpoint(config)
     prepared = prepare(config)
 
@@ -51,13 +52,13 @@ def run_learner_process(run: Path) -> None:
     )
 
 
-def run_actor_process(run: Path, name: str | None) -> None:
+def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()) -> None:
     """One actor, on uvloop."""
     import uvloop
 
     from actors.loop import ActorSettings, run_actor
 
-    config = open_config(run)
+    config = open_config(run, overrides)
     url, password = store_endpoint(config)
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     settings = ActorSettings(

@@ -3,23 +3,24 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
-from ops.config import RunConfig, fingerprint_fields, load_config, parse_config
+from ops.config import RunConfig, fingerprint_fields, load_config, override_config
 from store.config import StoreConfig
 from store.errors import VergeError
 from store.server import EmbeddedServer, live_server
 
 CONFIG_FILE = "config.json"
+_LOCK = "lock"
 
 
-def open_config(path: Path) -> RunConfig:
-    """The config of a TOML file, or of the run folder that one was started in."""
+def open_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a TOML file, or of the run folder that one was started in, with `section.field=value` overrides."""
     if not path.is_dir():
-        return load_config(path)
+        return load_config(path, overrides)
     saved = path / CONFIG_FILE
     if not saved.exists():
         raise VergeError(f"{path} is not a run folder: it has no {CONFIG_FILE}; name a run folder or a TOML file")
@@ -30,7 +31,7 @@ def open_config(path: Path) -> RunConfig:
             f"{saved} cannot be read ({error}); `verge up` with the run's TOML file writes it anew"
         ) from None
     # Where the folder is now, which need not be where the run began.
-    return parse_config(data, str(saved)).model_copy(update={"folder": path.resolve()})
+    return override_config(data, overrides, str(saved)).model_copy(update={"folder": path.resolve()})
 
 
 def enter_run_folder(config: RunConfig) -> bool:
@@ -87,15 +88,33 @@ def run_lock(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w")
+        file = (folder / _LOCK).open("a+")
     except OSError as error:
         raise _unwritable(folder, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise VergeError(f"run folder {folder} is in use by another verge process; stop it first") from None
+            raise VergeError(
+                f"run folder {folder} is in use by process {holder(folder)}; `verge down {folder}` stops it"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
+
+
+def holder(folder: Path) -> int | None:
+    """Process id of the verge that has the run folder; None when none has."""
+    try:
+        with (folder / _LOCK).open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read() or 0)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
@@ -112,11 +131,18 @@ def store_endpoint(config: RunConfig) -> tuple[str, str | None]:
     url = config.store.url + _tls_query(config.store)
     if config.store.password_file is None:
         return url, None
+    return url, read_password(config.store.password_file, "store.password_file ")
+
+
+def read_password(file: Path, name: str = "") -> str:
+    """The first line of a password file. VergeError, with `name` before the path, when it has none."""
     try:
-        lines = config.store.password_file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise VergeError(f"store.password_file {config.store.password_file}: {error.strerror}") from None
-    return url, lines[0] if lines else ""
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise VergeError(f"{name}{file}: {getattr(error, 'strerror', None) or 'not a text'}") from None
+    if not lines or not lines[0]:
+        raise VergeError(f"{name}{file}: its first line is empty; write the password there")
+    return lines[0]
 
 
 def _tls_query(store: StoreConfig) -> str:

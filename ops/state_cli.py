@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -12,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ops.config import RunConfig
-from ops.runfolder import open_config, store_of
+from ops.runfolder import open_config, read_password, store_of
 from store import queries
-from store.acl import Role, rules
+from store.acl import Role, acl_file, rules, user
 from store.backup import export_run, import_run
 from store.client import Store
 from store.errors import VergeError
@@ -24,6 +26,9 @@ from store.statefile import check_state
 app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
 
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override one field; repeat for more.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
@@ -103,11 +108,40 @@ def import_(
 
 
 @app.command()
-def acl(run: RunPath) -> None:
-    """Print one ACL SETUSER per role: actor, learner, reader. Each still needs a password, as a rule `>password`."""
+def acl(
+    run: RunPath,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(help="A folder with a file per role, named after it, whose first line is its password."),
+    ] = None,
+) -> None:
+    """Print one ACL SETUSER per role: actor, learner, reader. Each still needs a password, as a rule `>password`.
+
+    With --passwords, print a server's whole `aclfile` instead, with their hashes; the default user is off in it.
+    """
     keys = Keys(open_config(run).name)
-    for role in get_args(Role):
-        print(" ".join(["ACL SETUSER", f"{keys.run}-{role}", "on", *rules(keys, role)]))
+    if passwords is None:
+        for role in get_args(Role):
+            print(" ".join(["ACL SETUSER", user(keys, role), "on", *rules(keys, role)]))
+        return
+    print(acl_file(keys, {role: read_password(passwords / role) for role in get_args(Role)}), end="")
+
+
+@app.command()
+def alive(
+    actor: Annotated[str, typer.Argument(help="The name of an actor.", show_default=False)],
+    run: RunPath,
+    within_s: Annotated[float, typer.Option(min=0, help="Oldest heartbeat, in seconds, of an actor that lives.")] = 60,
+    overrides: Overrides = None,
+) -> None:
+    """Exit 0 when the actor's last heartbeat is young enough, 1 when not: for a container's health check."""
+    beat = _with_store(open_config(run, overrides or ()), lambda store: store.heartbeat(actor))
+    age_s = math.inf if beat is None else time.time() - float(beat["time_s"])
+    if age_s > within_s:
+        raise VergeError(
+            f"actor {actor} {'has sent no heartbeat' if beat is None else f'was last heard {age_s:.0f} s ago'}"
+        )
+    print(f"actor {actor} was heard {age_s:.0f} s ago, at version {beat['version']}")
 
 
 def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:

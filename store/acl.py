@@ -1,5 +1,7 @@
 """What each role of a run needs of Redis, and no more: rules for `ACL SETUSER`."""
 
+import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 from store.keys import Keys
@@ -30,6 +32,20 @@ def rules(keys: Keys, role: Role) -> list[str]:
     """
     commands = sorted(set(_COMMANDS[role]))
     return ["resetkeys", "resetchannels", "nocommands", *_patterns(keys, role), *(f"+{name}" for name in commands)]
+
+
+def acl_file(keys: Keys, passwords: Mapping[Role, str]) -> str:
+    """The text of a server's `aclfile` with these roles of one run; nobody else, and no password in clear."""
+    lines = ["user default off"]
+    for role, password in passwords.items():
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        lines.append(" ".join([f"user {user(keys, role)}", "on", f"#{digest}", *rules(keys, role)]))
+    return "\n".join(lines) + "\n"
+
+
+def user(keys: Keys, role: Role) -> str:
+    """The server's name for a role of a run."""
+    return f"{keys.run}-{role}"
 
 
 def _patterns(keys: Keys, role: Role) -> list[str]:

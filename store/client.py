@@ -43,6 +43,7 @@ class Store:
         self.phase = runs.phase
         self.counters = runs.counters
         self.beat = runs.beat
+        self.heartbeat = runs.heartbeat
         self.actors = runs.actors
         self.acquire_learner = runs.acquire_learner
         self.renew_learner = runs.renew_learner

@@ -92,6 +92,11 @@ class Runs:
         text = json.dumps({"time_s": time.time(), **facts})
         await self._link.call(lambda redis: redis.hset(self._keys.actors, actor, text))
 
+    async def heartbeat(self, actor: str) -> dict[str, object] | None:
+        """The last heartbeat of one actor; None when it never sent one."""
+        text = await self._link.call(lambda redis: redis.hget(self._keys.actors, actor))
+        return None if text is None else json.loads(text)
+
     async def actors(self) -> dict[str, dict[str, object]]:
         """The last heartbeat of every actor that ever sent one."""
         found = await self._link.call(lambda redis: redis.hgetall(self._keys.actors))

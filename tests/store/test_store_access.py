@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,9 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from ops.cli import main
 from ops.config import RunConfig, parse_config
 from ops.runfolder import store_endpoint
-from store.acl import Role, rules
+from store.acl import Role, acl_file, rules
 from store.client import Store
 from store.errors import VergeError
+from store.keys import Keys
 from store.mirror import Mirror
 from store.queries import Gate, list_problems, problem_history, summary
 from store.server import EmbeddedServer
@@ -176,22 +177,29 @@ def certificate(folder: Path, name: str, signer: str | None) -> None:
 @contextmanager
 def tls_server(folder: Path, client_certificates: bool) -> Iterator[int]:
     """The port of a server that speaks only TLS."""
+    options = {
+        "port": "0", "tls-cert-file": folder / "server.crt", "tls-key-file": folder / "server.key",
+        "tls-ca-cert-file": folder / "authority.crt", "tls-auth-clients": "yes" if client_certificates else "no",
+    }  # fmt: skip
+    with bare_server(folder, "tls-port", options) as port:
+        yield port
+
+
+@contextmanager
+def bare_server(folder: Path, port_option: str, options: Mapping[str, object]) -> Iterator[int]:
+    """The port of a redis-server with these options and nothing of ours around it."""
     binary = shutil.which("redis-server")
     if binary is None:
-        pytest.skip("no redis-server: TLS was not tested (the embedded Valkey is built without it)")
+        pytest.skip("no redis-server: not tested (the embedded Valkey is built without TLS)")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = {
-        "port": "0", "tls-port": port, "bind": "127.0.0.1", "save": "", "logfile": folder / "log", "dir": folder,
-        "tls-cert-file": folder / "server.crt", "tls-key-file": folder / "server.key",
-        "tls-ca-cert-file": folder / "authority.crt", "tls-auth-clients": "yes" if client_certificates else "no",
-    }  # fmt: skip
+    options = {port_option: port, "bind": "127.0.0.1", "save": "", "logfile": folder / "log", "dir": folder, **options}
     process = subprocess.Popen(
         [binary, *(str(word) for name, value in options.items() for word in (f"--{name}", value))]
     )
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "Ready to accept" not in ((folder / "log").read_text() if (folder / "log").exists() else ""):
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline
@@ -200,6 +208,36 @@ def tls_server(folder: Path, client_certificates: bool) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_server_with_the_acl_file_knows_the_roles_and_nobody_else(tmp_path: Path) -> None:
+    passwords: dict[Role, str] = {"actor": "a b", "learner": "l\u00e4", "reader": "r"}
+    (tmp_path / "users.acl").write_text(acl_file(Keys("tls"), passwords))
+    for password in passwords.values():
+        assert password not in (tmp_path / "users.acl").read_text().split(" ")
+
+    def of(port: int, role: Role, password: str) -> RunConfig:
+        (tmp_path / role).write_text(password + "\n")
+        return config(url=f"redis://tls-{role}@127.0.0.1:{port}", password_file=tmp_path / role)
+
+    async def beat(settings: RunConfig) -> object:
+        url, password = store_endpoint(settings)
+        store = await Store.connect(url, settings.name, password, patience_s=5)
+        try:
+            await store.beat("actor-1", {"version": 3})
+            return (await store.heartbeat("actor-1") or {})["version"], await store.heartbeat("nobody")
+        finally:
+            await store.close()
+
+    with bare_server(tmp_path, "port", {"aclfile": tmp_path / "users.acl"}) as port:
+        assert asyncio.run(rolled_out(of(port, "learner", passwords["learner"]))) == 1
+        assert asyncio.run(beat(of(port, "actor", passwords["actor"]))) == (3, None)
+        with pytest.raises(VergeError, match="forbids this user"):
+            asyncio.run(beat(of(port, "reader", passwords["reader"])))
+        with pytest.raises(VergeError, match="refuses the password"):
+            asyncio.run(rolled_out(of(port, "learner", "guessed")))
+        with pytest.raises(VergeError, match="refuses the password"):
+            asyncio.run(rolled_out(config(url=f"redis://127.0.0.1:{port}"), patience_s=0.5))
 
 
 def config(**store: object) -> RunConfig:

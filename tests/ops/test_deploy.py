@@ -1,0 +1,181 @@
+"""What compose.yaml and the Kubernetes overlays say is what the command line, the config and Kubernetes accept."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+
+from ops.cli import app, main
+from ops.config import RunConfig, override_config
+
+OPS = Path(__file__).parents[2] / "ops"
+COMPOSE = OPS / "compose"
+OVERLAYS = sorted((OPS / "kubernetes" / "overlays").iterdir())
+ROLES = {"actor", "learner", "reader"}
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """What a `verge …` command line asks for, refused as the real one would be, without doing it."""
+    command: Any = typer.main.get_command(app)
+    context = None
+    while True:
+        context = command.make_context(words[0], words[1:], parent=context)
+        if not hasattr(command, "resolve_command"):
+            return dict(context.params)
+        words = [*context._protected_args, *context.args]
+        _, command, rest = command.resolve_command(context, words)
+        words = [words[0], *rest]
+
+
+def config_of(text: str, words: list[str]) -> RunConfig:
+    """The config that a command line makes of a run.toml."""
+    return override_config(tomllib.loads(text), parsed(words).get("overrides") or (), "run.toml")
+
+
+def verge_words(image: str, command: list[str], arguments: list[str]) -> list[str] | None:
+    """`verge …` as one list, out of a container's command and arguments; None where it is another program."""
+    words = [*(command or (["tini", "--", "verge"] if "verge" in image else [])), *arguments]
+    if words[:2] == ["sh", "-c"]:
+        words = words[2].partition(" > ")[0].split()
+    return words[words.index("verge") :] if "verge" in words else None
+
+
+@pytest.fixture(scope="module")
+def compose() -> Any:
+    return yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+
+
+def test_every_command_of_compose_is_one_and_reads_its_config(compose: Any) -> None:
+    text, seen = (COMPOSE / "run.toml").read_text(), set()
+    for name, service in compose["services"].items():
+        words = verge_words(service["image"], service.get("entrypoint", []), service["command"])
+        if words is None:
+            continue
+        seen.add(name)
+        parsed(words)
+        if name in ("learner", "actor"):
+            config = config_of(text, words)
+            assert config.store.url == f"redis://{config.name}-{name}@redis:6379/0"
+            assert config.store.password_file == Path("/run/secrets") / name
+            assert service["secrets"] == [name], "it gets its own password and no other"
+        if name == "model":
+            assert words[-1] == config_of(text, ["verge", "learner", "run.toml"]).model.path
+    assert seen == {"model", "acl", "learner", "actor"}
+    reader = config_of(text, ["verge", "learner", "run.toml"])
+    assert reader.store.url == f"redis://{reader.name}-reader@redis:6379/0"
+    assert set(compose["secrets"]) == ROLES
+
+
+def test_every_container_of_compose_is_locked_down(compose: Any) -> None:
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        if name != "redis":  # its own entry point steps down from root
+            assert service["cap_drop"] == ["ALL"], name
+            assert "no-new-privileges:true" in service["security_opt"], name
+
+
+def test_the_gpu_file_only_adds_to_services_that_there_are(compose: Any) -> None:
+    added = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())
+    assert set(added["services"]) <= set(compose["services"])
+
+
+def test_secrets_are_made_once_and_the_acl_file_comes_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = shutil.copy(COMPOSE / "secrets.sh", tmp_path)
+    first, again = [
+        (subprocess.run(["sh", script], check=True), {p.name: p.read_text() for p in (tmp_path / "secrets").iterdir()})[
+            1
+        ]
+        for _ in range(2)
+    ]
+    assert first == again
+    assert set(first) == ROLES
+    assert {len(password) for password in first.values()} == {48}
+    assert len(set(first.values())) == 3
+    folder = str(tmp_path / "secrets")
+    monkeypatch.setattr(sys, "argv", ["verge", "state", "acl", str(COMPOSE / "run.toml"), "--passwords", folder])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "user default off"
+    assert {line.split()[1] for line in lines[1:]} == {f"demo-{role}" for role in ROLES}
+    (tmp_path / "secrets" / "reader").write_text("\n")
+    monkeypatch.setattr(sys, "argv", ["verge", "state", "acl", str(COMPOSE / "run.toml"), "--passwords", folder])
+    with pytest.raises(SystemExit, match="reader: its first line is empty"):
+        main()
+
+
+@pytest.fixture(scope="module", params=OVERLAYS, ids=lambda path: path.name)
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl: the overlays were not rendered")
+    rendered = subprocess.run(["kubectl", "kustomize", str(request.param)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(rendered.stdout))
+
+
+def containers(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(workload, pod spec, container)."""
+    for manifest in manifests:
+        spec = manifest.get("spec", {}).get("template", {}).get("spec")
+        for container in [*spec.get("initContainers", []), *spec["containers"]] if spec else []:
+            yield manifest["metadata"]["name"], spec, container
+
+
+def test_every_manifest_fits_the_schema_of_kubernetes(manifests: list[dict[str, Any]]) -> None:
+    known = [m for m in manifests if not m["apiVersion"].startswith("keda.sh/")]  # whose schema is not to be had here
+    for manifest in known:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+    assert {m["kind"] for m in known} >= {"Job", "Deployment", "StatefulSet", "NetworkPolicy", "PodDisruptionBudget"}
+
+
+def test_every_command_of_a_manifest_is_one_and_reads_its_config(manifests: list[dict[str, Any]]) -> None:
+    (text,) = [m["data"]["run.toml"] for m in manifests if m["kind"] == "ConfigMap"]
+    for workload, _, container in containers(manifests):
+        probes = [container[probe]["exec"]["command"] for probe in container if probe.endswith("Probe")
+                  and "exec" in container[probe]]  # fmt: skip
+        for command, arguments in [(container.get("command"), container.get("args", [])), *((p, []) for p in probes)]:
+            words = verge_words(container["image"], command, arguments)
+            if words is None or container["name"] == "base-model":
+                continue
+            parsed(words)
+            if workload in ("learner", "actor"):
+                config = config_of(text, words)
+                assert config.store.url == f"redis://{config.name}-{workload}@redis:6379/0"
+                assert config.store.password_file == Path("/secrets") / workload
+    names = {workload for workload, _, _ in containers(manifests)}
+    assert names >= {"learner", "actor", "redis"}
+
+
+def test_what_keda_counts_is_the_run_s_own_stream(manifests: list[dict[str, Any]]) -> None:
+    from store.keys import Keys
+    from store.runs import CONSUMERS
+
+    (text,) = [m["data"]["run.toml"] for m in manifests if m["kind"] == "ConfigMap"]
+    name = tomllib.loads(text)["name"]
+    for scaled in (m for m in manifests if m["kind"] == "ScaledObject"):
+        (trigger,) = scaled["spec"]["triggers"]
+        assert trigger["metadata"]["stream"] == Keys(name).tickets
+        assert trigger["metadata"]["consumerGroup"] == CONSUMERS
+        assert trigger["metadata"]["username"] == f"{name}-actor"
+
+
+def test_every_pod_runs_as_nobody_s_root_and_has_only_its_own_password(manifests: list[dict[str, Any]]) -> None:
+    for workload, pod, container in containers(manifests):
+        assert pod["securityContext"]["runAsNonRoot"] is True, workload
+        assert pod["automountServiceAccountToken"] is False, workload
+        if container["name"] != "base-model":
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, workload
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, workload
+        for volume in pod["volumes"]:
+            if "secret" in volume and workload != "redis":
+                assert [item["key"] for item in volume["secret"]["items"]] == [workload]
