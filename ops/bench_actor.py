@@ -46,7 +46,8 @@ def run(config: RunConfig, groups: int, rounds: int) -> dict[str, Any]:
     Returns:
         `checks`: throughput_over_bare, the median of the rounds; loop_lag_p99_ms, how late the actor's event loop ran a
         timer of 5 ms; update_pause_ms, the median time in which no token was generated; publish_to_first_token_ms, the
-        median from the learner's call to the first token of those weights. Beside them the rounds: tokens per second,
+        median from the learner's call to the first token of those weights. Beside them the part of the lag in which the
+        loop itself was computing (the rest is a machine that was busy with others), and the rounds: tokens per second,
         and CPU microseconds of the actor's process (the engine's has its own) per token.
     """
     prepared = prepare(config)
@@ -69,7 +70,7 @@ class _Bench:
         self._tokenizer = load_tokenizer(prepared.model)
         context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
         self._prompts = encode_prompts(train, self._tokenizer, context, completion)
-        self._lags: list[float] = []
+        self._lags: list[tuple[float, float]] = []
         self._version = self._issued = 0
 
     async def measure(self, rounds: int) -> dict[str, Any]:
@@ -96,18 +97,19 @@ class _Bench:
             await client.close()
             await self._store.close()
         ratio = float(np.median([actor["tokens_per_s"] / bare["tokens_per_s"] for bare, actor in pairs]))
-        lag = 1e3 * float(np.quantile(self._lags, 0.99))
+        lag, own = 1e3 * np.quantile(np.array(self._lags), 0.99, axis=0)
         pause, first = (1e3 * float(np.median(times)) for times in (pauses, first_tokens))
         return {
             "checks": [
                 check("throughput_over_bare", ratio, SHARE, ratio >= SHARE),
-                check("loop_lag_p99_ms", lag, LAG_MS, lag < LAG_MS),
+                check("loop_lag_p99_ms", float(lag), LAG_MS, bool(lag < LAG_MS)),
                 check("update_pause_ms", pause, PAUSE_MS, pause <= PAUSE_MS),
                 check("publish_to_first_token_ms", first, FIRST_TOKEN_MS, first <= FIRST_TOKEN_MS),
             ],
             "model": str(model),
             "groups": len(self._ids),
             "queued_sequences": self._engine.load.queue,
+            "loop_lag_of_own_work_p99_ms": float(own),
             "rounds": [{"bare": bare, "actor": actor} for bare, actor in pairs],
         }
 
@@ -174,9 +176,10 @@ class _Bench:
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + LAG_EVERY_S
+            due, cpu = loop.time() + LAG_EVERY_S, time.thread_time()
             await asyncio.sleep(LAG_EVERY_S)
-            self._lags.append(max(0.0, loop.time() - due))
+            lag = max(0.0, loop.time() - due)
+            self._lags.append((lag, min(lag, time.thread_time() - cpu)))
 
     async def _publish(self) -> tuple[list[float], list[float]]:
         """Seconds of each pause, and from publishing to the first token, while the actor generates."""

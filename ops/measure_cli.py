@@ -8,7 +8,7 @@ import typer
 from ops.figures import print_figures
 from ops.gating_cli import refusals
 
-DEMO = Path(__file__).with_name("configs") / "demo.toml"
+SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
 
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
@@ -34,8 +34,8 @@ def store(as_json: AsJson = False) -> None:
 
 @bench.command()
 def actor(
-    config: Annotated[Path, typer.Option(help="The run's TOML file: its model, problems, sampling and actor.")] = DEMO,
-    groups: Annotated[int, typer.Option(min=1, help="Rollout groups of one measurement.")] = 1024,
+    config: Annotated[Path, typer.Option(help="A run's TOML file: its model, problems, sampling and actor.")] = SMOLLM2,
+    groups: Annotated[int, typer.Option(min=1, help="Rollout groups of one measurement.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each kind, in turn.")] = 3,
     as_json: AsJson = False,
 ) -> None:
