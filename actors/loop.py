@@ -210,7 +210,7 @@ class Actor:
                 paused_s = await self._engine.update(manifest.version, snapshot.folder)
                 self._update_s += paused_s
                 say(
-                    f"version {manifest.version} ({manifest.format}, {manifest.bytes / 1e6:.1f} MB) loaded "
+                    f"version {manifest.version} ({manifest.format}, {manifest.bytes / 1e6:.3g} MB) loaded "
                     f"{time.time() - manifest.time_s:.1f} s after it was written; paused for {1e3 * paused_s:.0f} ms"
                 )
 
