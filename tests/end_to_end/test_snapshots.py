@@ -194,27 +194,48 @@ async def _update_while_generating(live: LiveEngine, version: int) -> list[list[
     return [await group for group in [*groups, late]]
 
 
-@pytest.mark.parametrize("mode", ["drain", "restart"])
-def test_completions_in_flight_end_or_begin_again_and_none_mixes_versions(
-    live: LiveEngine, mode: Literal["drain", "restart"]
+@pytest.fixture
+def update_mode(live: LiveEngine) -> Iterator[Callable[[Literal["drain", "restart"]], None]]:
+    """Sets what becomes of completions in flight; afterwards it is as it was."""
+    yield lambda mode: setattr(live.engine, "update_mode", mode)
+    live.engine.update_mode = "keep"
+
+
+def check_unmixed(groups: list[list[Sample]], version: int) -> list[set[int]]:
+    """Every group is whole, no completion mixes versions, and the last, asked for during the update, is of the new one.
+
+    Returns the versions of the other completions.
+    """
+    assert all(len(group) == 8 and all(sample.complete for sample in group) for group in groups)
+    *versions, late = [[{span.version for span in sample.spans} for sample in group] for group in groups]
+    assert late == [{version}] * 8
+    flat = [of_sample for of_group in versions for of_sample in of_group]
+    assert all(len(of_sample) == 1 for of_sample in flat)
+    return flat
+
+
+def test_drained_completions_end_under_the_weights_they_began_with(
+    live: LiveEngine, update_mode: Callable[[str], None]
 ) -> None:
-    engine, before = live.engine, live.engine.version
-    requests, engine.update_mode = engine.requests, mode
-    try:
-        *groups, late = live.run(_update_while_generating(live, before + 1))
-    finally:
-        engine.update_mode = "keep"
-    assert all(len(group) == 8 and all(sample.complete for sample in group) for group in [*groups, late])
-    versions = [{span.version for span in sample.spans} for group in groups for sample in group]
-    assert all(len(of_sample) == 1 for of_sample in versions)
-    assert {span.version for sample in late for span in sample.spans} == {before + 1}, "asked for during the update"
-    asked = engine.requests - requests
-    if mode == "drain":
-        assert {before} in versions
-        assert asked == len(groups) + 1, "none was asked for again"
-    else:
-        assert {before + 1} in versions
-        assert asked > len(groups) + 1, "what was in flight was asked for again"
+    update_mode("drain")
+    before, asked = live.engine.version, live.engine.requests
+    groups = live.run(_update_while_generating(live, before + 1))
+    assert {before} in check_unmixed(groups, before + 1)
+    assert live.engine.requests - asked == len(groups), "none was asked for again"
+
+
+def test_restarted_completions_are_sampled_again_under_the_new_weights(
+    live: LiveEngine, update_mode: Callable[[str], None]
+) -> None:
+    update_mode("restart")
+    for _ in range(5):  # an update that came after every completion shows nothing
+        before, asked = live.engine.version, live.engine.requests
+        groups = live.run(_update_while_generating(live, before + 1))
+        versions = check_unmixed(groups, before + 1)
+        if live.engine.requests - asked > len(groups):
+            break
+    assert live.engine.requests - asked > len(groups), "what was in flight was asked for again"
+    assert {before + 1} in versions
 
 
 def test_an_actor_that_cannot_read_a_snapshot_goes_on_and_is_mended_by_the_full_one_it_asks_for(
