@@ -34,6 +34,12 @@ class ColumnsConfig(Section):
     tags: str | None = None
     """A text or a list of texts. None: the column `tags`, if there is one."""
 
+    max_completion_tokens: str | None = None
+    """The problem's own limit, in place of `sampling.max_completion_tokens`. None: the column of that name, if any."""
+
+    time_limit_s: str | None = None
+    """The problem's own limit, in place of `verifier.time_limit_s`. None: the column of that name, if there is one."""
+
     reference: str | None = None
     """A completion that is correct, which `verge problems check` tries. None: the column `reference`, if there is
     one."""
@@ -44,8 +50,8 @@ class ProblemsConfig(Section):
 
     source: str = "builtin:countdown"
     """`builtin:countdown`, `builtin:arithmetic`, `reasoning_gym:<dataset>`, a JSONL or Parquet file (id, prompt or
-    messages, verifier, answer, tags, reference), a folder of such files as the hub's datasets are, or the id of one
-    (owner/name)."""
+    messages, verifier, answer, tags, max_completion_tokens, time_limit_s, reference), a folder of such files as the
+    hub's datasets are, or the id of one (owner/name)."""
 
     columns: ColumnsConfig = ColumnsConfig()
     """The columns of a file that was not made for Verge."""

@@ -146,11 +146,12 @@ class Engine:
         unfinished = int(self._llm.output_processor.get_num_unfinished_requests())
         return self.load.room(unfinished + self._settings.group_size * (given - self._sampling))
 
-    async def generate(self, prompt_ids: NDArray[np.int32]) -> list[Sample]:
+    async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
         """Sample `group_size` completions of one prompt.
 
         Args:
             prompt_ids: int32 [P], sent as they are.
+            max_tokens: of a completion; None: `max_completion_tokens` of the settings.
 
         Returns:
             The samples, incomplete ones included.
@@ -161,7 +162,7 @@ class Engine:
             version = self.version
             self._sampling += 1
             try:
-                samples = await self._sample(prompt_ids, missing)
+                samples = await self._sample(prompt_ids, missing, max_tokens or self._settings.max_completion_tokens)
             finally:
                 self._sampling -= 1
             updated = version != self.version or not self._open.is_set()
@@ -169,7 +170,7 @@ class Engine:
             done += [sample for sample in samples if not (restart and sample.finish_reason == "abort")]
         return done
 
-    async def _sample(self, prompt_ids: NDArray[np.int32], count: int) -> list[Sample]:
+    async def _sample(self, prompt_ids: NDArray[np.int32], count: int, max_tokens: int) -> list[Sample]:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
@@ -178,7 +179,7 @@ class Engine:
         params = SamplingParams(
             n=count,
             temperature=self._settings.temperature,
-            max_tokens=self._settings.max_completion_tokens,
+            max_tokens=max_tokens,
             stop_token_ids=list(self._settings.stop_token_ids),
             logprobs=0,
             flat_logprobs=True,

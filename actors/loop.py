@@ -25,6 +25,8 @@ SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
 TRY_AGAIN_S = 10.0
 """Between attempts to read a snapshot that cannot be read; a newer one is tried at once."""
+KEPT_PROBLEMS = 4096
+"""Problems whose text an actor keeps, encoded; another comes from the store again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Actor:
 
     async def _roll_out(self, ticket: Ticket) -> None:
         problem, prompt_ids = await self._problem(ticket.problem_id)
-        samples = await self._engine.generate(prompt_ids)
+        samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
         self._verifying += 1
         try:
             completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
@@ -171,6 +173,9 @@ class Actor:
             sampling, actor = self._settings.sampling, self._settings.actor
             prompts = encode_prompts([found[0]], self._tokenizer, actor.context_tokens, sampling.max_completion_tokens)
             self._problems[problem_id] = found[0], prompts[problem_id]
+            if len(self._problems) > KEPT_PROBLEMS:
+                del self._problems[next(iter(self._problems))]
+            return found[0], prompts[problem_id]
         return self._problems[problem_id]
 
     async def _judge(self, problem: Problem, sample: Sample) -> Completion:

@@ -1,6 +1,7 @@
 """From the rows of a dataset to problems: Verge's own form, or other columns by a mapping."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ from actors.verifiers.verify import check_problem
 from store.errors import VergeError
 from store.wire import Message, Problem
 
-FIELDS = ("id", "prompt", "messages", "verifier", "answer", "tags", "reference")
+FIELDS = (
+    "id", "prompt", "messages", "verifier", "answer", "tags", "max_completion_tokens", "time_limit_s", "reference",
+)  # fmt: skip
 ROLES = {"system", "user", "assistant"}
 
 
@@ -27,29 +30,6 @@ class Entry:
     problem: Problem | None
     reference: str | None = None
     why: str = ""
-
-
-def read_problems(config: ProblemsConfig) -> list[Problem]:
-    """The problems of a source that is a file or a folder, in its order.
-
-    Raises:
-        VergeError: it cannot be read, lacks a mapped column, has no problem, or has a bad row, named by its place.
-    """
-    problems: list[Problem] = []
-    first: dict[str, str] = {}
-    for entry in read_entries(config):
-        problem = entry.problem
-        if entry.why or problem is None:
-            raise VergeError(entry.why)
-        if problem.id in first:
-            raise VergeError(
-                f"{entry.place}: the id {problem.id!r} is that of {first[problem.id]} too; ids must be unique"
-            )
-        first[problem.id] = entry.place.removeprefix(f"{config.source} ")
-        problems.append(problem)
-    if not problems:
-        raise VergeError(f"{config.source} has no problems; write one JSON object a line")
-    return problems
 
 
 def read_entries(config: ProblemsConfig) -> Iterator[Entry]:
@@ -149,7 +129,12 @@ def _problem(line: dict[str, Any]) -> Problem:
         json.dumps(answer)
     except (TypeError, ValueError) as error:
         raise VergeError(f"answer cannot be written as JSON: {error}") from None
-    return Problem(line["id"], _prompt(line), line["verifier"], answer, tuple(tags))
+    tokens, seconds = line.get("max_completion_tokens"), line.get("time_limit_s")
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        raise VergeError(f"max_completion_tokens is {tokens!r}, but must be a whole number ≥ 1")
+    if seconds is not None and (type(seconds) not in (int, float) or not 0 < seconds < math.inf):
+        raise VergeError(f"time_limit_s is {seconds!r}, but must be a number of seconds above 0")
+    return Problem(line["id"], _prompt(line), line["verifier"], answer, tuple(tags), tokens, seconds and float(seconds))
 
 
 def _prompt(line: dict[str, Any]) -> str | tuple[Message, ...]:

@@ -1,15 +1,16 @@
 """The problems of a run: generated or from files, split into train and held-out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from actors.chosen_rows import read_problems
 from actors.config import ProblemsConfig
 from actors.families import reasoning_gym
 from actors.families.registry import find_family
 from actors.families.split import HELD_OUT_SHARE, Split
-from actors.problem_files import read_problems
 from store.errors import VergeError
 from store.wire import Problem
 
@@ -19,12 +20,20 @@ GENERATED_TRAIN = 512
 GENERATED_HELD_OUT = 256
 
 
+class Problems(Protocol):
+    """Problems that can be counted, and gone through more than once."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Problem]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemSet:
-    """Problems with unique ids; none is in both parts."""
+    """Problems with unique ids; none is in both parts. Those of files are read anew by whoever goes through them."""
 
-    train: tuple[Problem, ...]
-    held_out: tuple[Problem, ...]
+    train: Problems
+    held_out: Problems
 
 
 def load_problems(config: ProblemsConfig) -> ProblemSet:
@@ -38,9 +47,7 @@ def load_problems(config: ProblemsConfig) -> ProblemSet:
         return _built_in(config)
     if config.source.startswith(REASONING_GYM):
         return _reasoning_gym(config)
-    problems = _tagged(read_problems(config), config.tags)
-    if not problems:
-        raise VergeError(f"{config.source} has no problem with the tags {', '.join(config.tags)}")
+    problems = read_problems(config)
     held_out = config.held_out_count
     if held_out is None:
         held_out = round(len(problems) * config.held_out_share)
@@ -52,8 +59,9 @@ def load_problems(config: ProblemsConfig) -> ProblemSet:
             "problems.held_out_count to at most what there is"
         )
     order = np.random.default_rng(config.seed).permutation(len(problems))
-    chosen = [problems[i] for i in order]
-    return ProblemSet(tuple(chosen[:train]), tuple(chosen[len(chosen) - held_out :]))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return ProblemSet(problems.among(place < train), problems.among(place >= len(order) - held_out))
 
 
 def _built_in(config: ProblemsConfig) -> ProblemSet:

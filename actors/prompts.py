@@ -13,7 +13,7 @@ from store.wire import Problem
 def encode_prompts(
     problems: Iterable[Problem], tokenizer: Any, context_tokens: int, max_completion_tokens: int
 ) -> dict[str, NDArray[np.int32]]:
-    """Prompt ids int32 [P] by problem id.
+    """Prompt ids int32 [P] by problem id. A problem's own `max_completion_tokens` takes the place of that given.
 
     Messages go through the model's chat template with its generation prompt, which adds every special token there is.
     Plain text is encoded with the special tokens that the tokenizer itself puts around a text (a BOS for many Llamas,
@@ -24,7 +24,9 @@ def encode_prompts(
             or one that does not fit the context with its completion; the problem is named.
     """
     return {
-        problem.id: _checked(problem, _encode(problem, tokenizer), context_tokens, max_completion_tokens)
+        problem.id: _checked(
+            problem, _encode(problem, tokenizer), context_tokens, problem.max_completion_tokens or max_completion_tokens
+        )
         for problem in problems
     }
 
@@ -52,8 +54,12 @@ def _checked(problem: Problem, ids: list[int], context: int, completion: int) ->
         raise VergeError(f"problem {problem.id} has an empty prompt: the model needs a token to begin from")
     if len(ids) + completion > context:
         raise VergeError(
-            f"problem {problem.id} does not fit: {len(ids)} prompt tokens + sampling.max_completion_tokens = "
+            f"problem {problem.id} does not fit: {len(ids)} prompt tokens + {_owner(problem)}max_completion_tokens = "
             f"{completion} make {len(ids) + completion}, but actor.context_tokens = {context}; "
             "raise it, shorten the prompt or lower max_completion_tokens"
         )
     return np.asarray(ids, dtype=np.int32)
+
+
+def _owner(problem: Problem) -> str:
+    return "sampling." if problem.max_completion_tokens is None else "its own "

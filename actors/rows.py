@@ -106,13 +106,18 @@ def _parquet(path: Path) -> Any:
         raise VergeError(f"problems.source {path} is not a Parquet file: {error}") from None
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path) -> Iterator[str]:
+    before = 0
     try:
-        return path.read_text(encoding="utf-8").split("\n")
+        with path.open("rb") as file:
+            for line in file:
+                yield line.decode()
+                before += len(line)
     except FileNotFoundError:
         raise _no_such(path) from None
     except UnicodeDecodeError as error:
-        raise VergeError(f"problems.source {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        at = before + error.start
+        raise VergeError(f"problems.source {path} is not UTF-8 text: {error.reason} at byte {at}") from None
     except OSError as error:
         raise VergeError(f"problems.source {path} cannot be read: {error.strerror}") from None
 

@@ -38,7 +38,7 @@ class Admission:
     """Issues problems in shuffled epochs, each with the chance that `chances` gives it when its turn comes.
 
     Problems are known by their index. Every problem comes up exactly once per epoch, so none starves and none is
-    issued twice before all others had their turn. Problems that join later come up from the next epoch on.
+    issued twice before all others had their turn. Problems that join later are shuffled into what is left of the epoch.
 
         epoch: [7 2 5 0 …]  ──choose──▶  issued with probability `chance`, else skipped
                └─ position               at the end: a new shuffle
@@ -52,7 +52,10 @@ class Admission:
     def choose(self, count: int, chance: NDArray[np.float64]) -> list[int]:
         """Up to `count` problem indices. Fewer where two whole epochs gave no more (nearly all gates closed)."""
         chosen: list[int] = []
-        seen = 0
+        seen, known = 0, len(self._order)
+        if known < len(chance):
+            left = np.concatenate([self._order[self._position :], np.arange(known, len(chance))])
+            self._order = np.concatenate([self._order[: self._position], self._rng.permutation(left)])
         while len(chance) and len(chosen) < count and seen < 2 * len(chance) + count:
             if self._position == len(self._order):
                 self._order = self._rng.permutation(len(chance))

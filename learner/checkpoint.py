@@ -11,7 +11,7 @@ from typing import Any
 
 from learner.publish import fsync_path, fsync_tree
 from learner.ranks import Ranks
-from learner.trainer import Trainer
+from learner.steps import TakesSteps
 from store.errors import VergeError
 
 _POINTER = "latest"
@@ -29,7 +29,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int, ranks: Ranks) -> None:
         self._folder, self._keep, self._ranks = folder, keep, ranks
 
-    def save(self, step: int, trainer: Trainer, state: dict[str, Any]) -> None:
+    def save(self, step: int, trainer: TakesSteps, state: dict[str, Any]) -> None:
         """Collective. `state` is JSON, and that of rank 0 counts."""
         name = f"step-{step:07d}"
         if self._ranks.broadcast(self._latest() == name):
@@ -65,7 +65,7 @@ class Checkpoints:
         for old in others[self._keep - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def load(self, trainer: Trainer) -> dict[str, Any] | None:
+    def load(self, trainer: TakesSteps) -> dict[str, Any] | None:
         """Restore the latest checkpoint and return the learner's state; None when there is none. Collective."""
         name = self._ranks.broadcast(self._latest())
         if name is None:

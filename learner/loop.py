@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
 from learner.ranks import Ranks
+from learner.steps import TakesSteps
 from learner.store_thread import LockLost, StoreThread, stop_on_sigterm
 from learner.trainer import DTYPES, StepResult, Trainer
 from store.errors import VergeError
@@ -27,21 +29,29 @@ _ANSWER_WITHIN_S = 0.5
 _MOST_SKIPPED = 3
 
 
-def run_learner(settings: LearnerSettings) -> None:
+def run_learner(settings: LearnerSettings, ranks: Ranks | None = None, trainer: TakesSteps | None = None) -> None:
     """Train until `learner.steps`, or until SIGTERM, which checkpoints and returns. One call per process and rank.
 
     A run folder with a checkpoint is resumed. The run must exist in the store, with its problems.
+
+    Args:
+        ranks, trainer: those of DeepSpeed, unless a simulation brings its own.
 
     Raises:
         VergeError: what a person must change, on the rank that met it; the other ranks raise Stopped.
     """
     where = (settings.store_url, settings.run, settings.store_password, settings.patience_s)
     with StoreThread(*where) as line, stop_on_sigterm(line) as asked_to_stop:
-        ranks = Ranks()
+        ranks = ranks or Ranks()
         if ranks.first:
             _check_run(settings, line)
             line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
-        Learner(settings, ranks, line, asked_to_stop.is_set).run()
+        Learner(settings, ranks, line, trainer or _deepspeed(settings, ranks), asked_to_stop.is_set).run()
+
+
+def _deepspeed(settings: LearnerSettings, ranks: Ranks) -> Trainer:
+    objective, correction = settings.objective, settings.correction
+    return Trainer(settings.model, settings.learner, objective, correction, settings.temperature, ranks)
 
 
 class Stopped(VergeError):
@@ -60,13 +70,16 @@ class Learner:
     """
 
     def __init__(
-        self, settings: LearnerSettings, ranks: Ranks, line: StoreThread, stopping: Callable[[], bool]
+        self,
+        settings: LearnerSettings,
+        ranks: Ranks,
+        line: StoreThread,
+        trainer: TakesSteps,
+        stopping: Callable[[], bool],
     ) -> None:
         self._settings, self._ranks, self._line, self._stopping = settings, ranks, line, stopping
+        self._trainer = trainer
         learner = settings.learner
-        self._trainer = Trainer(
-            settings.model, learner, settings.objective, settings.correction, settings.temperature, ranks
-        )
         self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
@@ -138,7 +151,9 @@ class Learner:
         if len(lost) == len(plan["ids"]):
             return
         planner = self._planner
-        result = self._trainer.step(groups, planner.step)
+        tended = planner.tended(lambda: self._publisher.announced_step) if self._ranks.first else nullcontext()
+        with tended:
+            result = self._trainer.step(groups, planner.step)
         planner.step += 1
         if result.applied:
             self._skipped = 0

@@ -2,8 +2,11 @@
 
 import math
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,7 @@ from store.wire import GroupEntry
 
 SAY_WHY_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.03
+_TEND_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
@@ -93,6 +97,31 @@ class Planner:
                 return batch
             time.sleep(_LOOK_EVERY_S)
 
+    @contextmanager
+    def tended(self, announced_step: Callable[[], int]) -> Iterator[None]:
+        """While the caller trains, and asks nothing of the planner, take in what arrives and issue what it refunds.
+
+        Otherwise actors would wait for the end of a step, however long, before a group that teaches nothing is
+        replaced, and before new weights let more tickets out.
+        """
+        over = threading.Event()
+
+        def tend() -> None:
+            pause_s = _TEND_EVERY_S
+            while not over.wait(pause_s):
+                began = time.monotonic()
+                self._tend(announced_step())
+                # With a million problems their gates alone take half a second, which is taken from the training.
+                pause_s = max(_TEND_EVERY_S, 4 * (time.monotonic() - began))
+
+        with ThreadPoolExecutor(1, "tend") as thread:
+            tending = thread.submit(tend)
+            try:
+                yield
+            finally:
+                over.set()
+            tending.result()
+
     def take(self, batch: Batch) -> list[list[int]]:
         """Record the draw in the store as that of step + 1; returns the indices of the batch, split over ranks."""
         ids = [entry.id for entry in batch.drawn.entries]
@@ -111,8 +140,8 @@ class Planner:
         """A checkpoint of `step` is complete: what was used up to it can leave."""
         self.covered_step = self.step
 
-    def _look(self, announced_step: int) -> Batch | None:
-        settings = self._settings
+    def _tend(self, announced_step: int) -> tuple[Gates, list[GroupEntry], NDArray[np.int64], NDArray[np.float64]]:
+        """Take in what arrived, retire, issue; returns the gates and what can be drawn, as `_tidy` does."""
         self._line.check()
         arrived = self._line.call(self._mirror.sync())
         if arrived:
@@ -121,8 +150,12 @@ class Planner:
             self._fruitless.add(len(arrived))
         gates = self.opinions.gates(self._mirror, self.version)
         entries, rows, mass = self._tidy(gates)
-        wanted, have = settings.learner.groups_per_step, len(entries)
         self._issue(announced_step, gates)
+        return gates, entries, rows, mass
+
+    def _look(self, announced_step: int) -> Batch | None:
+        gates, entries, rows, mass = self._tend(announced_step)
+        wanted, have = self._settings.learner.groups_per_step, len(entries)
         if have < wanted and not (self._fruitless.over and have):
             pending, leased = self._line.call(self._line.store.open_tickets())
             ended = not gates.open.any() and not pending

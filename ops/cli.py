@@ -10,10 +10,12 @@ from typing import Annotated
 
 import typer
 
+from ops.eval_cli import evaluate_command
 from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
 from ops.problems_cli import app as problems_app
 from ops.runs_cli import down, logs, ps
+from ops.sim_cli import sim
 from ops.state_cli import app as state_app
 from store.errors import VergeError
 
@@ -30,6 +32,7 @@ app.add_typer(state_app, name="state")
 app.add_typer(gating_app, name="gating")
 app.add_typer(bench, name="bench")
 app.add_typer(lab, name="lab")
+app.command()(sim)
 
 ConfigFile = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
 RunPath = Annotated[
@@ -122,6 +125,7 @@ def fetch(
     print(fetch_smollm2(out or MODELS / "smollm2-135m-instruct"))
 
 
+app.command("eval")(evaluate_command)
 app.command()(ps)
 app.command()(logs)
 app.command()(down)

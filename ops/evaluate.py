@@ -79,7 +79,8 @@ async def _sample(
                 await engine.update(version, model)
 
             async def count(problem: Problem) -> tuple[int, int]:
-                samples = [sample for sample in await engine.generate(prompts[problem.id]) if sample.complete]
+                drawn = await engine.generate(prompts[problem.id], problem.max_completion_tokens)
+                samples = [sample for sample in drawn if sample.complete]
                 texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in samples]
                 verdicts = await asyncio.gather(
                     *(

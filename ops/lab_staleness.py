@@ -136,22 +136,23 @@ def train(folder: Path, advantage: str, lag: int, trust: bool, steps: int, seed:
     from transformers import AutoTokenizer
 
     given = load_problems(ProblemsConfig())
+    problems, held_out = tuple(given.train), tuple(given.held_out)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     gating, objective = GatingConfig(), ObjectiveConfig(advantage=advantage)
-    opinions, evidence = Opinions(objective, gating, DrawConfig()), Evidence([p.id for p in given.train], gating.gamma)
+    opinions, evidence = Opinions(objective, gating, DrawConfig()), Evidence([p.id for p in problems], gating.gamma)
     learner = LearnerConfig(lr=RATE, dtype="fp32", threads=1)
     trainer = Trainer(folder, learner, objective, CorrectionConfig(trust=trust), 1.0, Ranks())
     model = trainer.engine.module.model
     sampler, rng = Sampler(model, tokenizer, lag, seed), np.random.default_rng(seed)
 
     def pass_at() -> dict[str, float]:
-        p = solve_rates(model, tokenizer, given.held_out, max_completion_tokens=LONGEST)
+        p = solve_rates(model, tokenizer, held_out, max_completion_tokens=LONGEST)
         return {str(k): float(exact_pass_at_k(p, k).mean()) for k in PASS_AT}
 
     base, rewards = pass_at(), []
     for step in range(steps):
-        rows = rng.choice(len(given.train), GROUPS, replace=False)
-        sampled = sampler.sample([given.train[row] for row in rows], step)
+        rows = rng.choice(len(problems), GROUPS, replace=False)
+        sampled = sampler.sample([problems[row] for row in rows], step)
         right = np.array([c for _, c in sampled])
         evidence.add(rows, right, sampler.version)
         entries = [

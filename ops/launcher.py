@@ -189,7 +189,7 @@ class _Launch:
             await asyncio.sleep(0.1)
 
     async def _evaluate(self, store: Store) -> list[dict[str, Any]]:
-        if self._config.evaluation.method == "off" or not self._prepared.problems.held_out:
+        if self._config.evaluation.method == "off" or not len(self._prepared.problems.held_out):
             return []
         manifest = await store.manifest()
         assert manifest is not None, "the learner announces version 0 before its first step"

@@ -7,6 +7,7 @@ import typer
 
 from ops.figures import print_figures
 from ops.gating_cli import refusals
+from store.errors import VergeError
 
 SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
 
@@ -67,6 +68,19 @@ def chaos(
     from ops.bench_chaos import run
 
     raise typer.Exit(print_figures(run(kills), as_json))
+
+
+@bench.command()
+def loop(
+    simulated: Annotated[bool, typer.Option("--simulated", help="Scripted actors and steps; no model.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Learner idle share, lag at consumption, and time to N samples, asynchronous and synchronous, beside its bound."""
+    if not simulated:
+        raise VergeError("verge bench loop: only --simulated can be measured so far; add it")
+    from ops.bench_loop import run
+
+    raise typer.Exit(print_figures(run(), as_json))
 
 
 @lab.command()

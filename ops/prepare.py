@@ -1,6 +1,8 @@
 """What must be true before a run may start: its model, its problems and its store agree."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from ops.models import resolve_model
 from store.client import Store
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
+from store.wire import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +33,37 @@ def prepare(config: RunConfig) -> Prepared:
     """
     model = resolve_model(config.model.path)
     problems = load_problems(config.problems)
+    check_fit(config, model, chain(problems.train, problems.held_out))
+    return Prepared(model, problems)
+
+
+def check_fit(config: RunConfig, model: Path, problems: Iterable[Problem]) -> None:
+    """Check that every prompt fits and every verifier is there.
+
+    Raises:
+        VergeError: the first thing that a person must change.
+    """
     tokenizer = load_tokenizer(model)
     context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
-    prompts = encode_prompts([*problems.train, *problems.held_out], tokenizer, context, completion)
+    longest = 0
+
+    def fitting() -> Iterator[Problem]:
+        nonlocal longest
+        for problem in problems:
+            longest = max(longest, *map(len, encode_prompts([problem], tokenizer, context, completion).values()))
+            yield problem
+
+    with_verifiers = Verifiers(config.verifier)
+    try:
+        with_verifiers.check(fitting())
+    finally:
+        with_verifiers.close()
     limit = position_limit(model)
     if limit is not None and context > limit:
-        longest = max(map(len, prompts.values()), default=0)
         raise VergeError(
             f"actor.context_tokens is {context}, but the model has {limit} positions; set it to at most {limit} "
             f"(the longest prompt has {longest} tokens, and completions up to {completion})"
         )
-    with_verifiers = Verifiers(config.verifier)
-    try:
-        with_verifiers.check([*problems.train, *problems.held_out])
-    finally:
-        with_verifiers.close()
-    return Prepared(model, problems)
 
 
 async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> None:

@@ -1,9 +1,11 @@
 """`verge problems check`: what a run would meet in its problems, before it starts."""
 
 import asyncio
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ops.config import RunConfig
 from ops.models import resolve_model
 from ops.prepare import load_tokenizer
 from store.errors import VergeError
+from store.problems import chunks
 from store.wire import Problem, Verdict
 
 NAMED = 5
@@ -47,37 +50,36 @@ class Finding:
 
 
 class Census:
-    """What has been seen of the rows so far."""
+    """What has been seen of the rows so far: counts, places, and hashes of ids and prompts, but no text."""
 
     def __init__(self) -> None:
-        self.usable: list[Entry] = []
+        self.usable = 0
+        self.verifiers: Counter[str] = Counter()
+        self.tags: Counter[str] = Counter()
+        self.characters = array("Q")
         self.bad, self.missing_answers = Finding(), Finding()
         self.duplicate_ids, self.duplicate_prompts = Finding(), Finding()
-        self._ids: dict[str, str] = {}
-        self._prompts: dict[str, str] = {}
+        self._ids: dict[bytes, str] = {}
+        self._prompts: dict[bytes, str] = {}
 
     def see(self, entry: Entry) -> None:
         """Count a row."""
         if entry.why:
             self.bad.add(entry.why)
-        else:
-            self.usable.append(entry)
         if entry.problem is None:
             return
-        problem, place, asked = entry.problem, entry.place, str(entry.problem.prompt)
+        problem, place = entry.problem, entry.place
+        if not entry.why:
+            self.usable += 1
+            self.verifiers[problem.verifier] += 1
+            self.tags.update(problem.tags)
+            self.characters.append(len(_text(problem)))
         if problem.answer in (None, "", [], {}):
             self.missing_answers.add(place)
-        if problem.id in self._ids:
-            self.duplicate_ids.add(f"{place}: the id {problem.id!r} is that of {self._ids[problem.id]} too")
-        if asked in self._prompts:
-            self.duplicate_prompts.add(f"{place}: the prompt is that of {self._prompts[asked]} too")
-        self._ids.setdefault(problem.id, place)
-        self._prompts.setdefault(asked, place)
-
-    @property
-    def problems(self) -> list[Problem]:
-        """The problems that can be used."""
-        return [entry.problem for entry in self.usable if entry.problem is not None]
+        if (first := self._ids.setdefault(_hash(problem.id), place)) is not place:
+            self.duplicate_ids.add(f"{place}: the id {problem.id!r} is that of {first} too")
+        if (first := self._prompts.setdefault(_hash(str(problem.prompt)), place)) is not place:
+            self.duplicate_prompts.add(f"{place}: the prompt is that of {first} too")
 
 
 def check_problems(config: RunConfig, with_model: bool, dry_run: bool) -> dict[str, Any]:
@@ -93,24 +95,23 @@ def check_problems(config: RunConfig, with_model: bool, dry_run: bool) -> dict[s
     census = Census()
     for entry in _entries(config):
         census.see(entry)
-    problems = census.problems
     findings = {
         name: getattr(census, name) for name in ("bad", "duplicate_ids", "duplicate_prompts", "missing_answers")
     }
     found: dict[str, Any] = {
         "source": config.problems.source,
-        "problems": len(problems),
-        "verifiers": dict(Counter(problem.verifier for problem in problems).most_common()),
-        "tags": dict(Counter(tag for problem in problems for tag in problem.tags).most_common(MOST_TAGS)),
-        "prompt_characters": _spread([len(_text(problem)) for problem in problems]),
+        "problems": census.usable,
+        "verifiers": dict(census.verifiers.most_common()),
+        "tags": dict(census.tags.most_common(MOST_TAGS)),
+        "prompt_characters": _spread(census.characters),
     }
     if with_model:
-        found["prompt_tokens"], findings["unfit_prompts"] = _tokens(config, problems)
+        found["prompt_tokens"], findings["unfit_prompts"] = _tokens(config)
     if dry_run:
-        checked, findings["failed_references"] = _dry_run(config, census.usable)
-        found["references"] = {"checked": checked, "problems_without": len(problems) - checked}
+        checked, findings["failed_references"] = _dry_run(config)
+        found["references"] = {"checked": checked, "problems_without": census.usable - checked}
     found |= {name: finding.as_json() for name, finding in findings.items()}
-    found["ok"] = bool(problems) and not any(findings[name].count for name in STOPS_A_RUN if name in findings)
+    found["ok"] = census.usable > 0 and not any(findings[name].count for name in STOPS_A_RUN if name in findings)
     return found
 
 
@@ -149,49 +150,60 @@ def _spread(sizes: Sequence[int]) -> dict[str, int]:
     return {"min": int(low), "median": int(middle), "p95": int(high), "max": int(most)}
 
 
-def _tokens(config: RunConfig, problems: Sequence[Problem]) -> tuple[dict[str, int], Finding]:
+def _tokens(config: RunConfig) -> tuple[dict[str, int], Finding]:
     """Lengths of the prompts that fit, and those that do not."""
     tokenizer = load_tokenizer(resolve_model(config.model.path))
     context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
-    sizes: list[int] = []
+    sizes = array("Q")
     unfit = Finding()
-    for problem in problems:
+    for _, problem, _ in _usable(config):
         try:
-            sizes += map(len, encode_prompts([problem], tokenizer, context, completion).values())
+            sizes.extend(map(len, encode_prompts([problem], tokenizer, context, completion).values()))
         except VergeError as error:
             unfit.add(str(error))
     return _spread(sizes), unfit
 
 
-def _dry_run(config: RunConfig, entries: Sequence[Entry]) -> tuple[int, Finding]:
+def _dry_run(config: RunConfig) -> tuple[int, Finding]:
     """Verify what must be correct: the row's own `reference`, or a completion made from the answer.
 
     How many there were, and those that are not correct.
     """
-    known = [
-        (entry.place, entry.problem, text)
-        for entry in entries
-        if entry.problem is not None and (text := entry.reference or reference_of(entry.problem)) is not None
-    ]
     verifiers = Verifiers(config.verifier)
     failed = Finding()
 
-    async def run() -> None:
-        places = asyncio.Semaphore(AT_ONCE)
+    async def one(place: str, problem: Problem, text: str) -> str:
+        _, verdict = await verifiers.verify(problem, text, "stop")
+        why = f" ({verifiers.last_error})" if verdict is Verdict.ERROR else ""
+        return "" if verdict is Verdict.CORRECT else f"{place}: its reference is {verdict.value}{why}"
 
-        async def one(place: str, problem: Problem, text: str) -> str:
-            async with places:
-                _, verdict = await verifiers.verify(problem, text, "stop")
-            why = f" ({verifiers.last_error})" if verdict is Verdict.ERROR else ""
-            return "" if verdict is Verdict.CORRECT else f"{place}: its reference is {verdict.value}{why}"
-
-        for said in await asyncio.gather(*(one(*item) for item in known)):
-            if said:
-                failed.add(said)
+    async def run() -> int:
+        known = (
+            (place, problem, text)
+            for place, problem, reference in _usable(config)
+            if (text := reference or reference_of(problem)) is not None
+        )
+        checked = 0
+        for some in chunks(known, AT_ONCE):
+            checked += len(some)
+            for said in await asyncio.gather(*(one(*item) for item in some)):
+                if said:
+                    failed.add(said)
+        return checked
 
     try:
-        verifiers.check(entry.problem for entry in entries if entry.problem is not None)
-        asyncio.run(run())
+        verifiers.check(problem for _, problem, _ in _usable(config))
+        return asyncio.run(run()), failed
     finally:
         verifiers.close()
-    return len(known), failed
+
+
+def _usable(config: RunConfig) -> Iterator[tuple[str, Problem, str | None]]:
+    """Place, problem and reference of every row that can be used, read anew."""
+    for entry in _entries(config):
+        if entry.problem is not None and not entry.why:
+            yield entry.place, entry.problem, entry.reference
+
+
+def _hash(text: str) -> bytes:
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

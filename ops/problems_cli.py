@@ -1,4 +1,4 @@
-"""`verge problems`: look at problems before a run does."""
+"""`verge problems`: look at problems before a run does, and give a run more of them."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from store.errors import VergeError
 
-app = typer.Typer(no_args_is_help=True, help="Look at problems before a run does.")
+app = typer.Typer(no_args_is_help=True, help="Look at problems before a run does, or give it more.")
 LINES = {
     "bad": "rows that cannot be used",
     "duplicate_ids": "ids that another row has",
@@ -57,6 +57,33 @@ def check(
         _print(found)
     if not found["ok"]:
         raise VergeError(_first_fault(found))
+
+
+@app.command()
+def add(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", show_default=False, help="A JSONL or Parquet file or a folder of them, as problems.source."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="For this file: problems.columns.prompt=question"),
+    ] = None,
+    skip_present: Annotated[
+        bool, typer.Option("--skip-present", help="Leave out what the run has already, instead of refusing the file.")
+    ] = False,
+) -> None:
+    """Give a run more problems to train on, also while it trains. All of the file are added, or none."""
+    from ops.config import override_config
+    from ops.problems_add import add_problems
+    from ops.runfolder import open_config
+
+    config = override_config(open_config(run).model_dump(mode="json"), overrides or (), "verge problems add")
+    added, now = add_problems(config, source, skip_present)
+    print(f"{added} problems added to run {config.name}, which has {now} to train on")
 
 
 def _bare(source: str, model: str | None) -> dict[str, Any]:

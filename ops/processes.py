@@ -85,7 +85,7 @@ def run_evaluation_process(run: Path, trained: Path) -> None:
 
     config = open_config(run)
     prepared = prepare(config)
-    models, problems = [prepared.model, trained], prepared.problems.held_out
+    models, problems = [prepared.model, trained], tuple(prepared.problems.held_out)
     if config.evaluation.method == "exact":
         evaluations = [evaluate_exactly(config, model, problems) for model in models]
     else:

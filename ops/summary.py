@@ -49,7 +49,7 @@ async def summarise(
         },
         "reward": {"first_5_steps": _mean(steps[:5], "reward"), "last_5_steps": _mean(steps[-5:], "reward")},
         "groups": counters,
-        "lag_histogram": _lags(steps),
+        "lag_histogram": lag_histogram(steps),
         "learner_idle_share": steps[-1]["idle_share"] if steps else 0.0,
         "weights": {"version": manifest.version, "path": manifest.path} if manifest else None,
     }
@@ -96,7 +96,7 @@ def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:
     return sum(record[name] for record in records) / len(records) if records else None
 
 
-def _lags(records: Sequence[Mapping[str, float]]) -> dict[str, int]:
+def lag_histogram(records: Sequence[Mapping[str, float]]) -> dict[str, int]:
     """Groups drawn at each lag, over the run."""
     total: dict[int, int] = {}
     for record in records:

@@ -48,7 +48,7 @@ async def export_run(store: Store, path: Path) -> int:
             ids = [problem_id.decode() for problem_id, _ in chunk]
             texts = await store.problem_rows(ids, TEXT)
             for problem_id, text, (_, facts) in zip(ids, texts, chunk, strict=True):
-                out.write("problem", problem_id, [*text, *facts])
+                out.write("problem", problem_id, [*text[:-1], *facts, text[-1]])
         for group_id, fields in groups:
             out.write("group", group_id.decode(), fields)
         out.write("tickets", newest_ticket.decode(), tickets)
@@ -150,7 +150,8 @@ def _put(pipe: Any, keys: Keys, kind: str, name: str, value: Any) -> None:
         if value:
             pipe.hset(getattr(keys, name), items=value)
     elif kind == "problem":
-        fields = [item for field, stored in zip((*TEXT, *FACTS), value, strict=True) if stored is not False
+        names = (*TEXT[:-1], *FACTS, TEXT[-1])  # the limits last: a file written before there were any ends here
+        fields = [item for field, stored in zip(names, value, strict=False) if stored is not False
                   for item in (field, stored)]  # fmt: skip
         pipe.hset(keys.problem(name), items=fields)
         pipe.rpush(keys.problems, name)

@@ -144,9 +144,10 @@ class Mirror:
                 self.pool[entry.id] = PoolGroup(entry, uses, last_step)
 
     async def _load_new_problems(self) -> None:
-        ids = await self._store.problem_ids(len(self.ids))
-        if not ids:
-            return
+        while ids := await self._store.problem_ids(len(self.ids), _BATCH):
+            await self._load_rows(ids)
+
+    async def _load_rows(self, ids: Sequence[str]) -> None:
         fields = [field for field, _ in _COLUMNS.values()]
         *facts, last_seen = zip(*await self._store.problem_rows(ids, [*fields, "last_seen"]), strict=True)
         start = len(self.ids)

@@ -14,9 +14,11 @@ from store.wire import MAX_TEXT, Message, Problem, ProblemFacts
 
 T = TypeVar("T")
 
-TEXT = ("prompt", "verifier", "answer", "tags")
+TEXT = ("prompt", "verifier", "answer", "tags", "limits")
+LIMITS = ("max_completion_tokens", "time_limit_s")
 FACTS = ("n", "s", "a", "b", "version", "groups", "first_success", "last_success", "last_seen")
-_CHUNK = 500
+_CHUNK, _CHUNK_CHARACTERS = 500, 8 << 20
+"""Most problems, and most text, of one call of the script; one problem may be longer alone."""
 _FACTS_CHUNK = 1000  # a script is not interrupted: longer ones would make commits wait
 
 
@@ -35,9 +37,9 @@ class Problems:
                 has a problem of the same id with other content.
         """
         added = 0
-        for chunk in chunks(problems, _CHUNK):
-            keys = [self._keys.problems, *(self._keys.problem(problem.id) for problem in chunk)]
-            reply = await self._link.run("add_problems", keys, [text for item in chunk for text in _texts(item)])
+        for batch in in_batches(map(_texts, problems)):
+            keys = [self._keys.problems, *(self._keys.problem(problem_id) for problem_id, *_ in batch)]
+            reply = await self._link.run("add_problems", keys, [text for texts in batch for text in texts])
             if reply[0] < 0:
                 raise VergeError(
                     f"problem {reply[1].decode()!r} is in the run with another {reply[2].decode()}; "
@@ -52,15 +54,17 @@ class Problems:
         row = await self._link.call(lambda redis: redis.hmget(self._keys.problem(problem_id), fields))
         if row[0] is None:
             return None
-        prompt, verifier, answer, tags = (value.decode() for value in row[: len(TEXT)])
-        return (
-            Problem(problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags))),
-            _facts(row[len(TEXT) :]),
-        )
+        prompt, verifier, answer, tags, limits = ((value or b"{}").decode() for value in row[: len(TEXT)])
+        problem = Problem(
+            problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags)),
+            **json.loads(limits),  # a problem that was added before there were limits has none
+        )  # fmt: skip
+        return problem, _facts(row[len(TEXT) :])
 
-    async def problem_ids(self, start: int = 0) -> list[str]:
-        """The ids of the problems from number `start` on, in the order in which they were added."""
-        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, -1))
+    async def problem_ids(self, start: int = 0, count: int | None = None) -> list[str]:
+        """The ids of the problems from number `start` on, at most `count`, in the order in which they were added."""
+        end = -1 if count is None else start + count - 1
+        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, end))
         return [problem_id.decode() for problem_id in found]
 
     async def problem_facts(self, problem_ids: Sequence[str]) -> list[ProblemFacts]:
@@ -88,15 +92,31 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
+def in_batches(problems: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    """The texts of problems, in order, as many together as one call should carry."""
+    batch: list[tuple[str, ...]] = []
+    length = 0
+    for texts in problems:
+        more = sum(map(len, texts))
+        if batch and (len(batch) == _CHUNK or length + more > _CHUNK_CHARACTERS):
+            yield batch
+            batch, length = [], 0
+        batch.append(texts)
+        length += more
+    if batch:
+        yield batch
+
+
 def _texts(problem: Problem) -> tuple[str, ...]:
     if not 0 < len(problem.id) <= MAX_TEXT:
         raise VergeError(f"problem id {problem.id[:40]!r} has {len(problem.id)} characters, must have 1 to {MAX_TEXT}")
+    limits = {name: value for name in LIMITS if (value := getattr(problem, name)) is not None}
     try:
         texts = (
             problem.id,
             *(
                 json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, separators=(",", ":"))
-                for value in (problem.prompt, problem.answer, problem.tags)
+                for value in (problem.prompt, problem.answer, problem.tags, limits)
             ),
             problem.verifier,
         )
@@ -104,8 +124,8 @@ def _texts(problem: Problem) -> tuple[str, ...]:
             text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise VergeError(f"problem {problem.id[:40]!r} cannot be stored as JSON text: {error}") from error
-    problem_id, prompt, answer, tags, verifier = texts
-    return problem_id, prompt, verifier, answer, tags
+    problem_id, prompt, answer, tags, held_to, verifier = texts
+    return problem_id, prompt, verifier, answer, tags, held_to
 
 
 def _prompt(value: Any) -> str | tuple[Message, ...]:

@@ -48,13 +48,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A prompt with a verifier. `answer` holds the verifier's parameters; `id` is the user's, unique in a run."""
+    """A prompt with a verifier. `answer` holds the verifier's parameters; `id` is the user's, unique in a run.
+
+    A limit of its own takes the place of the run's: completion tokens, seconds of one check.
+    """
 
     id: str
     prompt: str | tuple[Message, ...]
     verifier: str
     answer: Json = None
     tags: tuple[str, ...] = ()
+    max_completion_tokens: int | None = None
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

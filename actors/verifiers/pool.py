@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from store.wire import Json, Verdict
+from actors.verifiers.spec import Spec
+from store.wire import Verdict
 
 WORKER = Path(__file__).with_name("worker.py")
 MAX_REPLY_BYTES = 1 << 16
+KEPT_SPEC_BYTES = 64 << 20
+"""Most bytes of specs that a worker keeps, the newest apart; no more than an eighth of its memory limit either."""
 POLL_S = 0.05
 """How soon the death of a worker is seen when something it forked still holds its socket open."""
 
@@ -60,6 +63,8 @@ class Worker:
         self._reader, self._writer = streams
         self._limits = limits
         self._functions: set[str] = set()
+        self._specs: dict[int, int] = {}
+        """Bytes of each spec that the process has, by key, in the order in which they came."""
 
     @classmethod
     async def start(cls, limits: Limits) -> "Worker":
@@ -101,6 +106,19 @@ class Worker:
         if "error" in reply:
             raise CannotImport(str(reply["error"]))
         self._functions.add(function)
+
+    def tell(self, spec: Spec) -> None:
+        """Give the process a spec, unless it has it; the oldest are dropped for it."""
+        if spec.key in self._specs:
+            return
+        self._specs[spec.key] = len(spec.data)
+        most = min(KEPT_SPEC_BYTES, self._limits.memory_bytes // 8)
+        dropped = []
+        while len(self._specs) > 1 and sum(self._specs.values()) > most:
+            dropped.append(next(iter(self._specs)))
+            del self._specs[dropped[-1]]
+        self._send({"keep": spec.key, "bytes": len(spec.data), "drop": dropped})
+        self._writer.write(spec.data)
 
     async def ask(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Send a frame and return the reply. After TimeoutError or WorkerDied the worker must be killed."""
@@ -197,18 +215,24 @@ class Pool:
         finally:
             self._discard(worker)
 
-    async def check(self, function: str, problem: dict[str, Json], completion: str, grace_s: float = 0.0) -> Outcome:
+    async def check(
+        self, function: str, spec: Spec, completion: str, grace_s: float = 0.0, limit_s: float | None = None
+    ) -> Outcome:
         """Run one check as soon as a place is free; the time limit counts from then on, without starting a worker.
 
-        A function that keeps the limit itself gets `grace_s` more before its worker is killed.
+        Args:
+            grace_s: what a function that keeps the limit itself gets in addition, before its worker is killed.
+            limit_s: of this check; None: that of the pool.
         """
+        limit_s = limit_s or self._limits.check_s
         worker = await self._free.get()
         healthy = False
         try:
             worker = worker or await self._start()
             await worker.load(function)
-            message = {"function": function, "problem": problem, "completion": completion}
-            reply = await worker.ask(message, self._limits.check_s + grace_s)
+            worker.tell(spec)
+            message = {"function": function, "spec": spec.key, "completion": completion}
+            reply = await worker.ask(message, limit_s + grace_s)
             healthy = not reply.get("replace")
             if "error" in reply:
                 return Outcome(Verdict.ERROR, f"{function}: {reply['error']}")
@@ -216,7 +240,7 @@ class Pool:
                 raise TimeoutError
             return Outcome(Verdict.CORRECT if reply.get("correct") is True else Verdict.WRONG)
         except TimeoutError:
-            return Outcome(Verdict.TIMEOUT, f"{function} took over {self._limits.check_s:g} s")
+            return Outcome(Verdict.TIMEOUT, f"{function} took over {limit_s:g} s")
         except WorkerDied as death:
             return Outcome(Verdict.ERROR, f"{function}: the process {death}")
         except CannotImport as failure:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from actors.config import VerifierConfig
 from actors.verifiers.pool import CannotImport, Limits, Pool
 from actors.verifiers.registry import BuiltIn, Pooled, PythonFunction, make_verifier
+from actors.verifiers.spec import Spec
 from store.errors import VergeError
 from store.wire import Json, Problem, Verdict
 
@@ -27,6 +28,7 @@ class Verifiers:
         self._config = config
         self._limits = Limits(config.time_limit_s, config.import_limit_s, config.memory_limit_mib << 20)
         self._pool: Pool | None = None
+        self._latest: tuple[Problem, Spec] | None = None
         self.last_error = ""
 
     def check(self, problems: Iterable[Problem]) -> None:
@@ -67,8 +69,8 @@ class Verifiers:
                 return str(failure)
             return ""
         answer, completion = verifier.trial
-        facts = self._facts(Problem(problem_id, "", verifier.name, answer), verifier)
-        outcome = await pool.check(verifier.path, facts, completion, verifier.grace_s)
+        spec = self._spec(Problem(problem_id, "", verifier.name, answer), verifier)
+        outcome = await pool.check(verifier.path, spec, completion, verifier.grace_s)
         return "" if outcome.verdict is Verdict.CORRECT else outcome.why or "it takes a right answer for a wrong one"
 
     async def verify(self, problem: Problem, text: str, finish_reason: str) -> tuple[float, Verdict]:
@@ -92,17 +94,26 @@ class Verifiers:
     async def _ask_worker(self, verifier: Pooled | PythonFunction, problem: Problem, text: str) -> Verdict:
         if self._pool is None:
             self._pool = Pool(self._config.workers, self._limits)
-        outcome = await self._pool.check(verifier.path, self._facts(problem, verifier), text, verifier.grace_s)
+        if self._latest is None or self._latest[0] is not problem:  # a group's completions come one after another
+            self._latest = problem, self._spec(problem, verifier)
+        spec, limit_s = self._latest[1], problem.time_limit_s
+        outcome = await self._pool.check(verifier.path, spec, text, verifier.grace_s, limit_s)
         if outcome.verdict is Verdict.ERROR:
             self.last_error = outcome.why
         return outcome.verdict
 
-    def _facts(self, problem: Problem, verifier: Pooled | PythonFunction) -> dict[str, Json]:
-        facts = {name: getattr(problem, name) for name in ("id", "prompt", "verifier", "answer", "tags")}
+    def _spec(self, problem: Problem, verifier: Pooled | PythonFunction) -> Spec:
+        prompt = problem.prompt if isinstance(problem.prompt, str) else list(problem.prompt)
+        facts: dict[str, Json] = {"prompt": prompt, "tags": list(problem.tags)}
+        facts |= {name: getattr(problem, name) for name in ("id", "verifier", "answer")}
         if isinstance(verifier, Pooled):
-            limits, sandbox = self._limits, self._config.sandbox
-            facts["limits"] = {"wall_s": limits.check_s, "memory_bytes": limits.memory_bytes, "sandbox": sandbox}
-        return facts
+            limits = self._limits
+            facts["limits"] = {
+                "wall_s": problem.time_limit_s or limits.check_s,
+                "memory_bytes": limits.memory_bytes,
+                "sandbox": self._config.sandbox,
+            }
+        return Spec(facts)
 
     def close(self) -> None:
         """Kill the workers. Checks under way end in `error`."""

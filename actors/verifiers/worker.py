@@ -1,14 +1,15 @@
 """The process that runs verifiers of the user's. Started by `actors.verifiers.pool`; standard library only.
 
 It has one socket to its pool, the file descriptor in its first argument; the second is its parent's process id. Frames
-are 4 bytes of length, big-endian, and JSON: one with the path and the memory limit, then `import` and `check` frames,
-each of which has one reply. Standard input, output and error are /dev/null: nothing that a verifier prints reaches or
-blocks anyone.
+are 4 bytes of length, big-endian, and JSON: one with the path and the memory limit, then `import` and `function`
+frames, each of which has one reply, and `keep` frames without one, each followed by the bytes of a spec. Standard
+input, output and error are /dev/null: nothing that a verifier prints reaches or blocks anyone.
 """
 
 import ctypes
 import importlib
 import json
+import marshal
 import os
 import resource
 import signal
@@ -33,11 +34,16 @@ def main() -> None:
         return
     sys.path[:] = setup["path"]
     functions: dict[str, Callable[..., Any]] = {}
+    specs: dict[int, bytes | bytearray] = {}
     while (frame := _receive(channel)) is not None:
         if "import" in frame:
             _send(channel, _import(functions, frame["import"], setup["memory_bytes"]))
+        elif "keep" in frame:
+            for key in frame["drop"]:
+                del specs[key]
+            specs[frame["keep"]] = _read(channel, frame["bytes"]) or b""
         else:
-            _send(channel, _run(functions[frame["function"]], frame))
+            _send(channel, _run(functions[frame["function"]], specs[frame["spec"]], frame["completion"]))
 
 
 def _import(functions: dict[str, Callable[..., Any]], name: str, memory_bytes: int) -> dict[str, Any]:
@@ -65,9 +71,10 @@ def _load(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _run(function: Callable[..., Any], check: dict[str, Any]) -> dict[str, Any]:
+def _run(function: Callable[..., Any], spec: bytes | bytearray, completion: str) -> dict[str, Any]:
     try:
-        result = function(check["problem"], check["completion"])
+        # Decoded anew for each check: a verifier that changes its problem must not change the next one's.
+        result = function(marshal.loads(spec), completion)  # noqa: S302 - our own parent wrote it
         if isinstance(result, str) and result == "timeout":
             return {"timeout": True}
         if result not in (0, 1):
@@ -90,8 +97,8 @@ def _receive(channel: socket.socket) -> Any:
     return None if header is None else json.loads(_read(channel, struct.unpack(">I", header)[0]) or b"null")
 
 
-def _read(channel: socket.socket, size: int) -> bytes | None:
-    data = b""
+def _read(channel: socket.socket, size: int) -> bytearray | None:
+    data = bytearray()
     while len(data) < size:
         part = channel.recv(size - len(data))
         if not part:

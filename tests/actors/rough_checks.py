@@ -18,6 +18,11 @@ def one(problem: Problem, completion: str) -> int:
     return 1
 
 
+def spoils(problem: Problem, completion: str) -> bool:
+    before, problem["answer"] = problem["answer"], "spoilt"
+    return completion == before
+
+
 def too_long(problem: Problem, completion: str) -> str:
     return "timeout"
 

@@ -91,6 +91,16 @@ def test_a_slow_program_is_a_timeout_and_leaves_its_worker_alive() -> None:
     assert found == [Verdict.TIMEOUT, Verdict.CORRECT]
 
 
+@sandboxed
+def test_a_problems_own_time_limit_is_that_of_its_programs() -> None:
+    verifiers = Verifiers(VerifierConfig(time_limit_s=600.0))
+    problem = Problem("p", "?", "code", SUM, time_limit_s=0.5)
+    try:
+        assert asyncio.run(verifiers.verify(problem, "while True: pass", "stop")) == (0.0, Verdict.TIMEOUT)
+    finally:
+        verifiers.close()
+
+
 def test_without_bubblewrap_nothing_runs_unless_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("p7", "?", "code", SUM)
     monkeypatch.setenv("PATH", "")

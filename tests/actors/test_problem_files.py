@@ -10,8 +10,9 @@ import pytest
 from huggingface_hub import constants
 from pyarrow import parquet
 
+from actors.chosen_rows import read_problems
 from actors.config import ProblemsConfig
-from actors.problem_files import read_entries, read_problems
+from actors.problem_files import read_entries
 from actors.problems import load_problems
 from store.errors import VergeError
 from store.wire import Problem
@@ -33,7 +34,8 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def read(source: Path, columns: dict[str, str] | None = None, **settings: Any) -> list[Problem]:
-    return read_problems(ProblemsConfig.model_validate({"source": str(source), "columns": columns or {}, **settings}))
+    config = ProblemsConfig.model_validate({"source": str(source), "columns": columns or {}, **settings})
+    return list(read_problems(config))
 
 
 @pytest.mark.parametrize("write", [table, lines])

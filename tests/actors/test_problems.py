@@ -1,16 +1,18 @@
 """Problems from files and from built-in families."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from actors.chosen_rows import read_problems
 from actors.config import ProblemsConfig
-from actors.problem_files import read_problems
 from actors.problems import load_problems
 from store.errors import VergeError
+from store.problems import chunks
 from store.wire import Problem
 
 GOOD: dict[str, Any] = {"id": "a", "prompt": "1+1=", "verifier": "number", "answer": 2, "tags": ["easy"]}
@@ -25,7 +27,7 @@ def write(path: Path, *lines: dict[str, Any] | str) -> Path:
 
 
 def read(source: Path, **settings: Any) -> list[Problem]:
-    return read_problems(ProblemsConfig(source=str(source), **settings))
+    return list(read_problems(ProblemsConfig(source=str(source), **settings)))
 
 
 def numbered(path: Path, count: int) -> Path:
@@ -60,11 +62,45 @@ def test_a_file_gives_its_problems_in_order(tmp_path: Path) -> None:
             "messages must",
         ),
         ({**GOOD, "tags": "easy"}, "line 2: tags is 'easy'"),
+        ({**GOOD, "max_completion_tokens": 0}, "line 2: max_completion_tokens is 0, but must be a whole number ≥ 1"),
+        ({**GOOD, "max_completion_tokens": True}, "max_completion_tokens is True"),
+        ({**GOOD, "time_limit_s": -1}, "line 2: time_limit_s is -1, but must be a number of seconds above 0"),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, line: dict[str, Any] | str, message: str) -> None:
     with pytest.raises(VergeError, match=message):
         read(write(tmp_path, {**GOOD, "id": "first"}, line))
+
+
+def test_a_problem_may_have_limits_of_its_own(tmp_path: Path) -> None:
+    (found,) = read(write(tmp_path, {**GOOD, "max_completion_tokens": 7, "time_limit_s": 0.5}))
+    assert (found.max_completion_tokens, found.time_limit_s) == (7, 0.5)
+
+
+def test_a_large_file_is_never_held_in_memory(tmp_path: Path) -> None:
+    """Checked, split, and gone through as the store takes it in: a small part of the file's size."""
+    file = tmp_path / "large.jsonl"
+    with file.open("w") as out:
+        for number in range(2000):
+            out.write(json.dumps({**GOOD, "id": f"p{number}", "prompt": f"{number} " * 1000}) + "\n")
+    tracemalloc.start()
+    try:
+        split = load_problems(ProblemsConfig(source=str(file)))
+        assert sum(len(chunk) for part in (split.train, split.held_out) for chunk in chunks(part, 100)) == 2000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < file.stat().st_size / 5
+
+
+def test_a_file_that_changes_while_a_run_starts_is_refused(tmp_path: Path) -> None:
+    file = numbered(tmp_path, 3)
+    problems = read_problems(ProblemsConfig(source=str(file)))
+    assert [problem.id for problem in problems] == ["p0", "p1", "p2"]
+    for count in (2, 4):
+        numbered(tmp_path, count)
+        with pytest.raises(VergeError, match="has changed while it was read"):
+            list(problems)
 
 
 def test_files_that_are_not_there_or_hold_nothing_are_refused(tmp_path: Path) -> None:
@@ -85,11 +121,12 @@ def test_a_file_is_split_by_its_seed(tmp_path: Path) -> None:
     split = load_problems(ProblemsConfig(source=source))
     assert (len(split.train), len(split.held_out)) == (45, 5)
     assert len({problem.id for problem in [*split.train, *split.held_out]}) == 50
-    assert split == load_problems(ProblemsConfig(source=source))
-    assert split != load_problems(ProblemsConfig(source=source, seed=1))
+    again, other = (load_problems(ProblemsConfig(source=source, seed=seed)) for seed in (0, 1))
+    assert (list(split.train), list(split.held_out)) == (list(again.train), list(again.held_out))
+    assert list(split.held_out) != list(other.held_out)
     counted = load_problems(ProblemsConfig(source=source, train_count=7, held_out_count=11))
     assert (len(counted.train), len(counted.held_out)) == (7, 11)
-    assert load_problems(ProblemsConfig(source=source, held_out_share=0)).held_out == ()
+    assert len(load_problems(ProblemsConfig(source=source, held_out_share=0)).held_out) == 0
     assert len(load_problems(ProblemsConfig(source=source, held_out_share=0.5)).held_out) == 25
 
 

@@ -1,6 +1,8 @@
 """vLLM as an actor uses it, and the learner's view of what it sampled."""
 
 import asyncio
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,22 @@ def test_an_update_in_flight_leaves_two_versions_in_one_completion_and_new_weigh
     assert live.run(compare(moved)) == []
     assert "model.norm.weight" in live.run(compare(live.model))
     live.run(live.engine.update(new + 1, live.model))
+
+
+def test_any_of_the_stop_tokens_ends_a_completion_and_a_limit_of_its_own_cuts_it_off(live: LiveEngine) -> None:
+    """On a view of the live engine for which `+` ends a completion too."""
+    plus, end = live.tokenizer.encode("+")[-1], live.tokenizer.eos_token_id
+    engine = copy.copy(live.engine)
+    engine._settings = replace(live.engine._settings, stop_token_ids=(end, plus))
+    prompts = [prompt_ids(live, f"{number}=56:") for number in range(1111, 1119)]
+    samples = [sample for prompt in prompts for sample in live.run(engine.generate(prompt))]
+    by_plus = [sample for sample in samples if sample.token_ids[-1] == plus]
+    assert by_plus
+    assert {sample.finish_reason for sample in by_plus} == {"stop"}
+    assert all(token not in sample.token_ids[:-1] for sample in samples for token in (plus, end))
+    cut = [sample for prompt in prompts for sample in live.run(live.engine.generate(prompt, max_tokens=1))]
+    assert {len(sample.token_ids) for sample in cut} == {1}
+    assert {sample.finish_reason for sample in cut if sample.token_ids[0] != end} == {"length"}
 
 
 def test_a_cancelled_group_leaves_the_engine_serving(live: LiveEngine) -> None:

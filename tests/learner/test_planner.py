@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from learner.config import (
     LearnerSettings,
     ObjectiveConfig,
 )
-from learner.planner import Batch, NothingLeft, Planner
-from learner.store_thread import StoreThread
+from learner.planner import _TEND_EVERY_S, Batch, NothingLeft, Planner
+from learner.store_thread import LockLost, StoreThread
 from store.errors import VergeError
 from store.server import EmbeddedServer
 from store.wire import Completion, RolloutGroup, Span, Verdict
@@ -74,6 +74,21 @@ class Bench:
         return self.line.call(self.store.counters())
 
 
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _raises(call: Callable[[], object], error: type[BaseException]) -> bool:
+    try:
+        call()
+    except error:
+        return True
+    return False
+
+
 @pytest.fixture
 def bench(server: EmbeddedServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
     made = Bench(server, tmp_path, **getattr(request, "param", {}))
@@ -97,6 +112,46 @@ def test_a_group_without_mass_gives_its_ticket_back_and_another_is_issued(bench:
     assert bench.look() is None
     counters = bench.counters()
     assert (counters["zero_mass"], counters["refunded"], counters["issued"]) == (2, 2, 22)
+
+
+@pytest.mark.parametrize("bench", [{"max_lag": 1}], indirect=True)
+def test_problems_that_are_added_to_a_live_run_are_issued_without_a_restart(bench: Bench) -> None:
+    bench.look()  # 8 tickets: all 6 problems, and 2 of the second epoch
+    bench.line.call(bench.store.add_problems(problems(10)))
+    bench.look(announced_step=2)
+    tickets = bench.line.call(bench.store.take("hand", 16, 0))
+    assert sorted(ticket.problem_id for ticket in tickets[6:]) == [f"p{i}" for i in range(10)]
+
+
+@pytest.mark.parametrize("bench", [{"max_lag": 1}], indirect=True)
+def test_while_a_step_is_taken_what_teaches_nothing_is_replaced_and_new_weights_let_tickets_out(bench: Bench) -> None:
+    bench.look()
+    bench.commit([2, 2, 2, 2])
+    batch = bench.look()
+    assert batch is not None
+    bench.planner.take(batch)
+    announced = 0
+    with bench.planner.tended(lambda: announced):  # the step
+        bench.commit([0, G])
+        wait_for(lambda: bench.counters()["issued"] == 10)
+        announced = 1
+        wait_for(lambda: bench.counters()["issued"] == 14)
+    assert bench.counters()["zero_mass"] == 2
+
+
+def test_a_lock_lost_while_a_step_is_taken_is_raised_at_its_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.store_thread.LOCK_TTL_S", 0.1)
+    bench.line.hold("one")
+    bench.line.call(bench.store.release_learner("one"))
+    assert bench.line.call(bench.store.acquire_learner("another", 60))
+
+    def step() -> None:
+        with bench.planner.tended(lambda: 0):
+            wait_for(lambda: _raises(bench.line.check, LockLost))
+            time.sleep(2 * _TEND_EVERY_S)
+
+    with pytest.raises(LockLost):
+        step()
 
 
 @pytest.mark.parametrize("bench", [{"max_lag": 2}], indirect=True)

@@ -3,11 +3,13 @@
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
 from store.client import Store
 from store.errors import VergeError
+from store.problems import in_batches
 from store.server import EmbeddedServer
 from store.wire import Manifest, Problem, ProblemFacts
 from tests.store.scripted import META, Opened, group, play, problems
@@ -92,10 +94,17 @@ def test_problem_ids_may_hold_anything(server: EmbeddedServer) -> None:
     play(server, body)
 
 
+def test_large_problems_are_sent_a_few_at_a_time() -> None:
+    small, large, huge = ("s", "x"), ("l", "x" * (3 << 20)), ("h", "x" * (20 << 20))
+    sent = list(in_batches([*[small] * 1200, *[large] * 5, huge, small]))
+    assert [len(batch) for batch in sent] == [500, 500, 202, 2, 1, 1, 1]
+    assert sum(map(len, sent)) == 1207
+
+
 def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> None:
     chat = Problem(
         "chat", ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "ü?"}), "python:m:f",
-        {"numbers": [1, 2.5, None], "deep": {"x": True}}, ("a", "b"),
+        {"numbers": [1, 2.5, None], "deep": {"x": True}}, ("a", "b"), 40, 2.5,
     )  # fmt: skip
 
     async def body(store: Store, _: Opened) -> None:
@@ -105,6 +114,11 @@ def test_problems_are_added_once_and_never_changed(server: EmbeddedServer) -> No
         assert (await store.problem_ids())[:3] == ["chat", "p", "q"]
         assert await store.problem("chat") == (chat, ProblemFacts())
         assert await store.problem("nobody") is None
+        with pytest.raises(VergeError, match="'chat' is in the run with another limits"):
+            await store.add_problems([replace(chat, time_limit_s=None)])
+        await store.link.redis.hdel(store.keys.problem("p"), "limits")  # added before there were limits
+        assert await store.problem("p") == (*problems("p"), ProblemFacts())
+        assert await store.add_problems(problems("p")) == 0
         with pytest.raises(VergeError, match="'p' is in the run with another answer"):
             await store.add_problems([*problems("new"), Problem("p", "what is p?", "exact", "43", ("test",))])
         assert await store.problem("new") is None, "nothing of a refused call is added"

@@ -1,0 +1,124 @@
+"""`verge eval`: any model on any problems, with the run's verifier and sampling, stopped and continued at will."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.config import SamplingConfig
+from actors.engine import Engine, Sample
+from actors.loop import engine_settings
+from actors.prompts import encode_prompts
+from actors.verifiers import Verifiers
+from ops.config import RunConfig
+from ops.models import resolve_model
+from ops.prepare import load_tokenizer
+from ops.tally import Subject, Tally, TallyFile, problems_digest
+from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE, sha256_of
+from store.wire import Problem, Verdict
+
+
+def evaluate_model(
+    config: RunConfig,
+    model: str,
+    problems: Sequence[Problem],
+    samples: int,
+    out: Path,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[Subject, list[Tally]]:
+    """Sample every problem that `out` does not have yet, and keep each there as soon as it is judged.
+
+    Args:
+        model: as `model.path`; its own tokenizer is used.
+        progress: told how many problems are done.
+
+    Returns:
+        tallies in the order of `problems`.
+
+    Raises:
+        VergeError: what a person must change; what was sampled is in `out` and is not sampled again.
+    """
+    folder = resolve_model(model)
+    sampling = config.sampling.model_copy(update={"group_size": samples})
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise VergeError(f"model {folder} has no safetensors file")
+    single = [sha256_of(file) for file in weights]
+    digest = single[0] if weights[0].name == WEIGHTS_FILE else "+".join(part[:16] for part in single)
+    subject = Subject(
+        model=str(folder),
+        weights=digest,
+        problems=problems_digest(problems),
+        count=len(problems),
+        samples=samples,
+        temperature=sampling.temperature,
+        max_completion_tokens=sampling.max_completion_tokens,
+    )
+    file = TallyFile(out, subject)
+    try:
+        left = [problem for problem in problems if problem.id not in file.done]
+        progress(len(file.done))
+        if left:
+            asyncio.run(_sample(config, sampling, folder, left, file, progress))
+        return subject, [file.done[problem.id] for problem in problems]
+    finally:
+        file.close()
+
+
+async def _sample(
+    config: RunConfig,
+    sampling: SamplingConfig,
+    folder: Path,
+    problems: Sequence[Problem],
+    file: TallyFile,
+    progress: Callable[[int], None],
+) -> None:
+    tokenizer = load_tokenizer(folder)
+    prompts = encode_prompts(problems, tokenizer, config.actor.context_tokens, sampling.max_completion_tokens)
+    verifiers = Verifiers(config.verifier)
+    verifiers.check(problems)
+    engine = await Engine.start(engine_settings(folder, 0, folder, tokenizer, config.actor, sampling, config.seed))
+    # Enough problems at once to fill the engine, and one to queue: what is stopped loses no more than these.
+    at_once = asyncio.Semaphore(1 + -(-config.actor.max_sequences // sampling.group_size))
+
+    async def one(problem: Problem) -> None:
+        async with at_once:
+            drawn = await engine.generate(prompts[problem.id])
+            file.add(await tally(problem, drawn, verifiers, tokenizer))
+            progress(len(file.done))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for problem in problems:
+                group.create_task(one(problem))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    finally:
+        verifiers.close()
+        await engine.close()
+
+
+async def tally(problem: Problem, samples: Sequence[Sample], verifiers: Verifiers, tokenizer: Any) -> Tally:
+    """Judge one problem's completions."""
+    drawn = [sample for sample in samples if sample.complete]
+    texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in drawn]
+    judged = await asyncio.gather(
+        *(
+            verifiers.verify(problem, text, sample.finish_reason)
+            for text, sample in zip(texts, drawn, strict=True)
+        )
+    )  # fmt: skip
+    verdicts = [verdict for _, verdict in judged]
+    counted = [sample for sample, verdict in zip(drawn, verdicts, strict=True) if verdict is not Verdict.ERROR]
+    right = [text for text, verdict in zip(texts, verdicts, strict=True) if verdict is Verdict.CORRECT]
+    return Tally(
+        id=problem.id,
+        n=len(counted),
+        correct=len(right),
+        distinct=len(set(right)),
+        truncated=sum(verdict is Verdict.TRUNCATED for verdict in verdicts),
+        errors=len(samples) - len(counted),
+        tokens=sum(len(sample.token_ids) for sample in counted),
+        surprisal=-float(sum(sample.logprobs.sum() for sample in counted)),
+    )

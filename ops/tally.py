@@ -1,0 +1,183 @@
+"""What a model made of each problem of a set: counted as it is sampled, kept line by line, compared with another's."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from gating import passk
+from store.errors import VergeError
+from store.wire import Problem
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """One problem's completions. `n` of them were judged, `errors` were not (the verifier's or the engine's fault).
+
+    `distinct` counts the different texts among the `correct`; `tokens` those of the judged; `surprisal` is
+    −Σ log μ(token) over them in nats, whose mean is an unbiased estimate of the token entropy.
+    """
+
+    id: str
+    n: int
+    correct: int
+    distinct: int
+    truncated: int
+    errors: int
+    tokens: int
+    surprisal: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was evaluated on what, and how: two evaluations with one `problems` can be compared."""
+
+    model: str
+    weights: str
+    problems: str
+    count: int
+    samples: int
+    temperature: float
+    max_completion_tokens: int
+    format: int = FORMAT
+
+
+def problems_digest(problems: Iterable[Problem]) -> str:
+    """SHA-256 over ids, prompts, verifiers and answers, whatever their order."""
+    lines = sorted(json.dumps([p.id, p.prompt, p.verifier, p.answer], sort_keys=True) for p in problems)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class TallyFile:
+    """An evaluation on disk: a line that says of what, then one for each problem that is done.
+
+    absent ──open──▶ begun ──add…──▶ begun ──add──▶ complete
+                       ▲── killed, opened again ──┘ (a line that was cut short is sampled again)
+    """
+
+    def __init__(self, path: Path, subject: Subject) -> None:
+        """Open for more, or begin. VergeError when the file is not this evaluation's."""
+        self.done: dict[str, Tally] = {}
+        if path.exists() and path.stat().st_size:
+            found, self.done = read_tallies(path)
+            ours, theirs = asdict(subject), asdict(found)
+            if differing := [name for name in ours if ours[name] != theirs[name]]:
+                name = differing[0]
+                raise VergeError(
+                    f"{path} holds an evaluation with {name} = {theirs[name]}, this one has {ours[name]}; "
+                    "name another file with --out"
+                )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        with temporary.open("w", encoding="utf-8") as whole:  # without the line that was cut short
+            for line in (asdict(subject), *map(asdict, self.done.values())):
+                whole.write(json.dumps(line) + "\n")
+        temporary.replace(path)
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def add(self, tally: Tally) -> None:
+        """Keep one problem's tally, on disk at once."""
+        self.done[tally.id] = tally
+        self._file.write(json.dumps(asdict(tally)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_tallies(path: Path) -> tuple[Subject, dict[str, Tally]]:
+    """What `TallyFile` wrote, by problem id; a last line that was cut short is left out.
+
+    Raises:
+        VergeError: it is no such file, or of another format.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        head = json.loads(lines[0])
+        if head.get("format") != FORMAT:
+            raise ValueError
+        subject = Subject(**head)
+        rows = [json.loads(line) for line in lines[1:-1]]  # after the last newline: nothing, or half a line
+        tallies = {row["id"]: Tally(**row) for row in rows}
+    except OSError as error:
+        raise VergeError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, KeyError):
+        raise VergeError(f"{path} is not an evaluation that `verge eval` wrote") from None
+    return subject, tallies
+
+
+def report(subject: Subject, tallies: Sequence[Tally], ks: Sequence[int]) -> dict[str, Any]:
+    """pass@k with standard errors over problems, and what the completions were like.
+
+    Raises:
+        VergeError: a problem has fewer judged completions than the largest k.
+    """
+    n, c = _column(tallies, "n"), _column(tallies, "correct")
+    if n.min() < max(ks):
+        worst = tallies[int(n.argmin())]
+        raise VergeError(
+            f"problem {worst.id} has only {worst.n} judged completions ({worst.errors} errors), too few for "
+            f"pass@{max(ks)}; mend the verifier, raise --samples, or lower --k"
+        )
+    mean, error = passk.curve(n, c, np.asarray(ks))
+    tokens, total = _column(tallies, "tokens").sum(), n.sum()
+    return {
+        **asdict(subject),
+        "pass_at_k": [{"k": k, "mean": float(m), "se": float(e)} for k, m, e in zip(ks, mean, error, strict=True)],
+        "solved": int((c > 0).sum()),
+        "distinct_right_answers": float(_column(tallies, "distinct").mean()),
+        "mean_tokens": float(tokens / total),
+        "entropy": float(_column(tallies, "surprisal").sum() / max(tokens, 1)),
+        "truncated_share": float(_column(tallies, "truncated").sum() / total),
+        "error_share": float(_column(tallies, "errors").sum() / (total + _column(tallies, "errors").sum())),
+    }
+
+
+def compare_tallies(
+    before: tuple[Subject, dict[str, Tally]], after: tuple[Subject, dict[str, Tally]], ks: Sequence[int]
+) -> dict[str, Any]:
+    """`after` against `before` on the same problems: paired gains, and what is newly solved and newly lost.
+
+    Beside each newly solved or lost problem is the chance of that if nothing had changed (2606.15455, the noise test),
+    where both have the same number of completions.
+
+    Raises:
+        VergeError: they are not of the same problems, or one is not complete.
+    """
+    for subject, tallies in (before, after):
+        if len(tallies) < subject.count:
+            raise VergeError(
+                f"the evaluation of {subject.model} has {len(tallies)} of {subject.count} problems; run it to its end"
+            )
+    if before[0].problems != after[0].problems:
+        raise VergeError("the two evaluations are of different problems: their difference would mean nothing")
+    ids = sorted(after[1])
+    old, new = [before[1][i] for i in ids], [after[1][i] for i in ids]
+    gains = []
+    for k in ks:
+        was, is_now = [passk.pass_at_k(_column(side, "n"), _column(side, "correct"), k) for side in (old, new)]
+        gain, error = passk.paired_difference(is_now, was)
+        gains.append({"k": k, "before": float(was.mean()), "after": float(is_now.mean()), "gain": gain, "se": error})
+    pairs = list(zip(old, new, strict=True))
+    return {
+        "gains": gains,
+        "newly_solved": [_changed(b, a) for a, b in pairs if a.correct == 0 < b.correct],
+        "newly_lost": [_changed(a, b) for a, b in pairs if b.correct == 0 < a.correct],
+    }
+
+
+def _changed(solved: Tally, unsolved: Tally) -> dict[str, Any]:
+    chance = float(passk.second_half_only(solved.n, solved.correct)) if solved.n == unsolved.n else None
+    return {"id": solved.id, "correct": solved.correct, "n": solved.n, "chance": chance}
+
+
+def _column(tallies: Sequence[Tally], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    assert name in {field.name for field in fields(Tally)}
+    return np.array([getattr(tally, name) for tally in tallies], dtype=np.float64)

@@ -1,0 +1,180 @@
+"""The rollout loop on a real engine and a real store: what is committed, and what SIGTERM and a dead engine leave."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from actors.loop import Actor, ActorSettings
+from actors.problems import load_problems
+from actors.prompts import encode_prompts
+from actors.verifiers.registry import BUILT_IN, BuiltIn
+from actors.weights import Snapshots
+from store.audit import audit
+from store.client import Store
+from store.errors import VergeError
+from store.queries import Gate, summary
+from store.server import EmbeddedServer
+from store.wire import Problem, RolloutGroup, Verdict
+from tests.end_to_end.live import LiveEngine
+
+GROUP = 8
+LONGEST = 8
+META = {"fingerprint": "test", "gamma": "0.97", "group_size": str(GROUP)}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+class Stage:
+    """A run with tickets, and an actor that rolls them out on a live engine."""
+
+    def __init__(self, live: LiveEngine, server: EmbeddedServer, run: str, store: Store, grace_s: float) -> None:
+        self.store = store
+        settings = ActorSettings(
+            name="tested", run=run, store_url=server.url, store_password=server.password, lease_s=60.0, patience_s=10.0,
+            payload_ttl_s=3600, model=live.model, seed=0,
+            actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=grace_s),
+            sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
+        )  # fmt: skip
+        snapshots = Snapshots(store, live.model.parent / "scratch")  # of deltas, and none is published here
+        self.task = asyncio.create_task(Actor(settings, store, live.engine, live.tokenizer, snapshots).run())
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Wait for the store to say so; the actor must not fail meanwhile."""
+        async with asyncio.timeout(120):
+            while not await holds():
+                assert not self.task.done() or self.task.result() is None
+                await asyncio.sleep(0.01)
+
+    async def leased(self) -> bool:
+        return (await self.store.open_tickets())[1] > 0
+
+
+@asynccontextmanager
+async def staged(
+    live: LiveEngine, server: EmbeddedServer, run: str, problems: list[Problem], tickets: int, grace_s: float = 60.0
+) -> AsyncIterator[Stage]:
+    store = await Store.connect(server.url, run, server.password)
+    await store.open_run(META)
+    await store.add_problems(problems)
+    await store.issue([problems[number % len(problems)].id for number in range(tickets)], tickets)
+    stage = Stage(live, server, run, store, grace_s)
+    try:
+        yield stage
+    finally:
+        stage.task.cancel()
+        await asyncio.gather(stage.task, return_exceptions=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        await store.close()
+
+
+def countdown(count: int) -> list[Problem]:
+    return list(load_problems(ProblemsConfig(train_count=count, held_out_count=0)).train)
+
+
+def test_what_is_stored_is_what_was_sampled_and_judged_and_heartbeats_say_so(
+    live: LiveEngine, server: EmbeddedServer
+) -> None:
+    short = replace(countdown(4)[3], id="short", max_completion_tokens=2)
+    problems = [*countdown(3), short]
+    prompts = encode_prompts(problems, live.tokenizer, 32, LONGEST)
+    rates: list[float] = []
+
+    async def play() -> tuple[list[RolloutGroup], dict[str, Any]]:
+        async with staged(live, server, "sampled", problems, 12) as stage:
+
+            async def all_committed() -> bool:
+                beat = (await stage.store.actors()).get("tested", {"tokens_per_s": 0.0})
+                rates.append(float(str(beat["tokens_per_s"])))
+                return beat.get("completions") == 12 * GROUP and (await stage.store.counters())["committed"] == 12
+
+            await stage.until(all_committed)
+            found = await summary(stage.store, Gate())
+            await stage.store.set_phase("done", "tested")
+            await stage.task  # the actor ends by itself
+            groups = await stage.store.fetch([entry.id for entry in await stage.store.entries("0-0")])
+            return [group for group in groups.values() if group is not None], found
+
+    groups, found = live.run(play())
+    assert len(groups) == 12
+    verify = BUILT_IN["countdown"]
+    assert isinstance(verify, BuiltIn)
+    answers = {problem.id: problem.answer for problem in problems}
+    ends = live.tokenizer.eos_token_id
+    for group in groups:
+        assert group.prompt_ids.tolist() == prompts[group.problem_id].tolist()
+        for item in group.completions:
+            ids, ended = item.token_ids.tolist(), item.finish_reason == "stop"
+            assert ended == (ids[-1] == ends)
+            assert ends not in ids[:-1]
+            assert (item.verdict is Verdict.TRUNCATED) == (not ended)
+            assert ended or len(ids) == (2 if group.problem_id == "short" else LONGEST)
+            if ended:
+                text = live.tokenizer.decode(ids, skip_special_tokens=True)
+                assert (item.verdict is Verdict.CORRECT) == verify.verify(answers[group.problem_id], text)
+    beat = found["actors"]["tested"]
+    assert beat["errors"] == 0
+    assert max(rates) > 0
+    assert beat["version"] == live.engine.version
+
+
+@pytest.mark.parametrize("grace_s", [60.0, 0.001])
+def test_sigterm_finishes_what_is_held_or_gives_it_back_at_once(
+    live: LiveEngine, server: EmbeddedServer, grace_s: float
+) -> None:
+    async def play() -> tuple[int, int, int, int]:
+        async with staged(live, server, f"drained-{grace_s}", countdown(8), 60, grace_s) as stage:
+            await stage.until(stage.leased)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await stage.task
+            left, held = await stage.store.open_tickets()
+            taken = await stage.store.take("another", 100, block_ms=0)
+            found = await audit(stage.store)
+            assert (found.duplicated, found.miscounted, found.unbalanced, found.unreadable) == ((), (), (), ())
+            return found.groups, left, held, len(taken)
+
+    committed, left, held, taken = live.run(play())
+    assert committed + left == 60
+    assert taken == left, "another actor gets all that is left, without waiting for a lease to end"
+    if grace_s > 1:
+        assert committed > 0
+        assert held == 0, "all that the actor had taken is committed"
+
+
+def test_a_dead_engine_ends_its_actor_within_seconds_and_loses_no_ticket(
+    tiny_model: Path, server: EmbeddedServer
+) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with asyncio.Runner() as runner:
+        live = LiveEngine(tiny_model, runner)
+        engine = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+
+        async def play() -> float:
+            async with staged(live, server, "dead", countdown(4), 400, grace_s=1.0) as stage:
+                await stage.until(stage.leased)
+                for child in engine:
+                    child.kill()
+                began = asyncio.get_running_loop().time()
+                with pytest.raises(VergeError, match="the vLLM engine died"):
+                    await stage.task
+                noticed_s = asyncio.get_running_loop().time() - began
+                left, _ = await stage.store.open_tickets()
+                assert len(await stage.store.take("another", 500, block_ms=0)) == left > 0
+                return noticed_s
+
+        noticed_s = live.run(play())
+        live.run(live.engine.close())
+    assert noticed_s < 30  # a heartbeat, and room for a machine that stands still
