@@ -65,7 +65,7 @@ class _Bench:
     ) -> None:
         self._config, self._prepared, self._folder = config, prepared, folder
         self._where = (server.url, config.name, server.password)
-        train = prepared.problems.train
+        train = list(prepared.problems.train)
         self._ids = [train[i % len(train)].id for i in range(groups)]
         self._tokenizer = load_tokenizer(prepared.model)
         context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
