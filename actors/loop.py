@@ -134,7 +134,6 @@ class Actor:
                 task = asyncio.create_task(self._roll_out(ticket))
                 task.add_done_callback(lambda _: self._engine.load.stepped.set())
                 self._rollouts.add(task)
-                await asyncio.sleep(0)  # one at a time: sending many to the engine at once would hold up the loop
             self._raise_failures()
             now = time.monotonic()
             if tickets or self._rollouts:
