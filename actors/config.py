@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from store.section import Section
 
+Update = Literal["keep", "drain", "restart"]
+
 GENERATED = ("builtin:", "reasoning_gym:")
 """What a source begins with that makes its problems."""
 
@@ -115,7 +117,9 @@ class ActorConfig(Section):
     """Longest prompt and completion together, in tokens; at most the model's positions."""
 
     max_sequences: int = Field(256, ge=1)
-    """Completions that the engine generates at once. Tickets are taken to keep it full, and a quarter more to queue."""
+    """Completions that the engine generates at once, if its memory for keys and values holds so many. Tickets are taken
+    to keep it as full as it can be, by vLLM's own counts of running and waiting, and a quarter more to queue: up to as
+    many again where completions are too short for that."""
 
     tensor_parallel: int = Field(1, ge=1)
     """GPUs of one engine."""
@@ -130,6 +134,11 @@ class ActorConfig(Section):
     """Cores of an engine on CPU, as in `0-3` or `0,2`, counted among those that the actor may use; by default vLLM
     chooses."""
 
+    update: Update = "keep"
+    """What becomes of completions that are in flight when new weights come. `keep` goes on with them under the new
+    weights; `drain` finishes them first, and the engine idles until the longest has ended; `restart` drops them and
+    samples them again, which wastes what they were and leaves the version mix biased to short completions."""
+
     drain_grace_s: float = Field(15.0, gt=0)
     """Seconds in which an actor that is asked to stop finishes its groups; the rest of its tickets it gives back."""
 
@@ -143,10 +152,6 @@ class ActorConfig(Section):
             if self.tensor_parallel > 1:
                 raise ValueError("cpu_cores places an engine of one process: remove it, or set tensor_parallel = 1")
         return self
-
-    def tickets_in_flight(self, group_size: int) -> int:
-        """Tickets an actor holds at once: enough to fill the engine and a quarter more to queue behind it."""
-        return max(1, -(-5 * self.max_sequences // (4 * group_size)))
 
 
 def core_numbers(text: str) -> tuple[int, ...]:

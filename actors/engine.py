@@ -3,18 +3,20 @@
 import asyncio
 import contextlib
 import gc
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import core_numbers
+from actors.config import Update
+from actors.environment import one_process, prepare_environment
+from actors.load import Load
+from actors.vllm_plugin import Worker
 from store.errors import VergeError
+from store.snapshots import WEIGHTS_FILE
 from store.wire import Span
 
 
@@ -39,6 +41,7 @@ class EngineSettings:
     gpu_memory_share: float
     cpu_kv_cache_gib: int
     cpu_cores: tuple[int, ...] | None
+    update: Update
     seed: int
 
 
@@ -62,76 +65,33 @@ class Sample:
         return self.finish_reason in ("stop", "length")
 
 
-def prepare_environment(settings: EngineSettings) -> None:
-    """Set what vLLM reads from the environment when it is imported. Values the user has set win."""
-    defaults = {
-        "VLLM_CPU_KVCACHE_SPACE": str(settings.cpu_kv_cache_gib),
-        "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings at every reload ("Failed to load weights") are of buffers
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
-@contextlib.contextmanager
-def _one_process(cores: tuple[int, ...]) -> Iterator[None]:
-    """Let an engine that starts in here run its model in its scheduler's process, on the cores it was given.
-
-    By default vLLM gives a CPU model a process of its own, and the two wait for each other in busy loops: on a machine
-    with few cores that costs a fifth of what the actor can do. The process inherits its threads' places from here.
-    """
-    wanted = {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": str(len(cores)),
-        "OMP_PLACES": "{" + ",".join(map(str, cores)) + "}",
-        "OMP_PROC_BIND": "true",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def machine_cores(text: str) -> tuple[int, ...]:
-    """The machine's numbers of the cores that `text` counts among those this process may use.
-
-    Raises:
-        VergeError: there are not so many.
-    """
-    allowed, wanted = sorted(os.sched_getaffinity(0)), core_numbers(text)
-    if wanted[-1] >= len(allowed):
-        raise VergeError(
-            f"actor.cpu_cores is {text}, but only {len(allowed)} cores can be used here, counted from 0; "
-            f"name some of 0-{len(allowed) - 1}, or leave it out"
-        )
-    return tuple(allowed[core] for core in wanted)
+_PAUSE: Final[dict[Update, Literal["keep", "wait", "abort"]]] = {"keep": "keep", "drain": "wait", "restart": "abort"}
 
 
 class Engine:
     """An AsyncLLM whose weights are replaced in flight.
 
-    generating ──update()──▶ paused, requests frozen ──load──▶ tagged with the version ──▶ generating
+    generating ──update()──▶ paused ──load──▶ tagged with the version ──▶ generating
 
-    Invariant: every token is sampled by one whole set of weights, and its span names that set. Completions that
-    were in flight go on under the new weights over their old keys and values (`keep`): the behaviour log-probs
-    are vLLM's own, so the ratio is exact. New requests never read a prefix that old weights cached: the cache
-    is salted with the version.
+    Invariant: every token is sampled by one whole set of weights, and its span names that set. What becomes of
+    completions that are in flight is the config's choice. `keep`: they are frozen, and go on under the new weights over
+    their old keys and values; the behaviour log-probs are vLLM's own, so the ratio is exact. `drain`: they end first.
+    `restart`: they are dropped, and sampled again from their prompt. New requests wait while the engine is paused, and
+    never read a prefix that old weights cached: the cache is salted with the version.
     """
 
-    def __init__(self, llm: Any, settings: EngineSettings) -> None:
+    def __init__(self, llm: Any, settings: EngineSettings, load: Load) -> None:
         self._llm = llm
         self._settings = settings
         self._updates = asyncio.Lock()
-        self._requests = 0
+        self._open = asyncio.Event()
+        self._open.set()
+        self._sampling = 0
         self.version = settings.version
+        self.update_mode = settings.update
+        self.requests = 0
+        self.load = load
+        self.last_pause_s = 0.0
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> "Engine":
@@ -140,7 +100,7 @@ class Engine:
         Raises:
             VergeError: vLLM is not installed, or refuses the model; the message ends with vLLM's own reason.
         """
-        prepare_environment(settings)
+        prepare_environment(settings.cpu_kv_cache_gib)
         try:
             from vllm import AsyncEngineArgs
             from vllm.platforms import current_platform
@@ -149,6 +109,7 @@ class Engine:
             raise VergeError(
                 f"vLLM cannot be imported ({error}); install the extra `actor` on a GPU or `actor-cpu` on a CPU"
             ) from error
+        load = Load(settings.max_sequences, settings.group_size)
         args = AsyncEngineArgs(
             model=str(settings.model),
             dtype=settings.dtype,  # type: ignore[arg-type]
@@ -161,19 +122,29 @@ class Engine:
             enable_prefix_caching=True,
             generation_config="vllm",  # the model's own defaults (top-p, penalties) would bias the ratio
             seed=settings.seed,
-            disable_log_stats=True,
+            worker_extension_cls=f"{Worker.__module__}.{Worker.__qualname__}",
+            disable_log_stats=True,  # no loggers of vLLM's own
             use_tqdm_on_load=False,
         )
         try:
             own_cores = settings.cpu_cores if current_platform.is_cpu() else None
-            with _one_process(own_cores) if own_cores else contextlib.nullcontext():
-                llm = AsyncLLM.from_engine_args(args)
+            with one_process(own_cores) if own_cores else contextlib.nullcontext():
+                llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger()])
         except (ValueError, RuntimeError, OSError) as error:
             raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error
-        engine = cls(llm, settings)
+        engine = cls(llm, settings, load)
         del llm  # a frame of an import inside vLLM outlives this call and would keep it beyond `close`
         await engine._llm.update_weight_version(str(settings.version))
         return engine
+
+    def room(self, given: int) -> int:
+        """Groups to give the engine now, so that its batch stays full; 0 or less when it has enough.
+
+        Args:
+            given: groups it was given and has not returned, or soon will be.
+        """
+        unfinished = int(self._llm.output_processor.get_num_unfinished_requests())
+        return self.load.room(unfinished + self._settings.group_size * (given - self._sampling))
 
     async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
         """Sample `group_size` completions of one prompt.
@@ -183,17 +154,32 @@ class Engine:
             max_tokens: of a completion; None: `max_completion_tokens` of the settings.
 
         Returns:
-            The samples in vLLM's order, incomplete ones included.
+            The samples, incomplete ones included.
         """
+        done: list[Sample] = []
+        while (missing := self._settings.group_size - len(done)) > 0:
+            await self._open.wait()
+            version = self.version
+            self._sampling += 1
+            try:
+                samples = await self._sample(prompt_ids, missing, max_tokens or self._settings.max_completion_tokens)
+            finally:
+                self._sampling -= 1
+            updated = version != self.version or not self._open.is_set()
+            restart = updated and self.update_mode == "restart"
+            done += [sample for sample in samples if not (restart and sample.finish_reason == "abort")]
+        return done
+
+    async def _sample(self, prompt_ids: NDArray[np.int32], count: int, max_tokens: int) -> list[Sample]:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
-        self._requests += 1
+        self.requests += 1
         params = SamplingParams(
-            n=self._settings.group_size,
+            n=count,
             temperature=self._settings.temperature,
-            max_tokens=max_tokens or self._settings.max_completion_tokens,
+            max_tokens=max_tokens,
             stop_token_ids=list(self._settings.stop_token_ids),
             logprobs=0,
             flat_logprobs=True,
@@ -202,33 +188,43 @@ class Engine:
         )
         prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist(), cache_salt=f"version-{self.version}")
         final = None
-        async for output in self._llm.generate(prompt, params, request_id=f"group-{self._requests}"):
+        async for output in self._llm.generate(prompt, params, request_id=f"group-{self.requests}"):
             final = output
         if final is None or list(final.prompt_token_ids) != prompt_ids.tolist():
             raise VergeError("vLLM returned other prompt tokens than it was sent; this version of vLLM cannot be used")
         return [_sample(completion) for completion in final.outputs]
 
     async def update(self, version: int, weights: Path) -> float:
-        """Replace the weights by those of the folder `weights`, freezing requests meanwhile.
+        """Replace the weights by those of the folder `weights`.
 
         Returns:
-            Seconds for which generation stood still.
+            Seconds for which new requests waited: generation stood still, or with `drain` ran out.
 
         Raises:
             VergeError: the weights could not be loaded; the engine stays paused and must be closed.
         """
         async with self._updates:
             begin = time.monotonic()
-            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            self._open.clear()
+            await self._llm.pause_generation(mode=_PAUSE[self.update_mode], clear_cache=False)
             try:
                 await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights)})
+                if differing := await self.differing(weights):
+                    raise ValueError(f"afterwards {differing[0]} was not the file's, and {len(differing) - 1} others")
                 await self._llm.update_weight_version(str(version))
             except Exception as error:
                 # The weights may be half replaced: stay paused, so that nothing is sampled from them, and end.
                 raise VergeError(f"vLLM could not load version {version} from {weights}: {error}") from error
             self.version = version
             await self._llm.resume_generation()
-            return time.monotonic() - begin
+            self._open.set()
+            self.last_pause_s = time.monotonic() - begin
+            return self.last_pause_s
+
+    async def differing(self, weights: Path) -> list[str]:
+        """Parameters of the engine that are not, bit for bit, those of the folder `weights`; see `Worker.differing`."""
+        found = await self._llm.collective_rpc("differing", args=(str(weights / WEIGHTS_FILE),))
+        return sorted({name for of_worker in found for name in of_worker})
 
     @property
     def death(self) -> str | None:
@@ -245,10 +241,13 @@ class Engine:
 
 def _sample(completion: Any) -> Sample:
     token_ids = np.asarray(completion.token_ids, dtype=np.int32)
-    logprobs = np.full(len(token_ids), np.nan, dtype=np.float32)
     flat = completion.logprobs
-    for position, (start, end) in enumerate(zip(flat.start_indices, flat.end_indices, strict=True)):
-        if end > start and flat.token_ids[start] == token_ids[position]:
-            logprobs[position] = flat.logprobs[start]
+    if flat.token_ids == list(completion.token_ids):  # each token's own and no other: nothing to look for
+        logprobs = np.asarray(flat.logprobs, dtype=np.float32)
+    else:
+        logprobs = np.full(len(token_ids), np.nan, dtype=np.float32)
+        for position, (start, end) in enumerate(zip(flat.start_indices, flat.end_indices, strict=True)):
+            if end > start and flat.token_ids[start] == token_ids[position]:
+                logprobs[position] = flat.logprobs[start]
     spans = tuple(Span(int(span.version), span.start, span.end) for span in completion.weight_versions or ())
     return Sample(token_ids, logprobs, spans, completion.finish_reason or "abort")

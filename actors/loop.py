@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
-from actors.engine import Engine, EngineSettings, Sample, machine_cores
+from actors.engine import Engine, EngineSettings, Sample
+from actors.environment import machine_cores
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
-from actors.weights import newest_snapshot
+from actors.weights import CannotRead, Snapshots, scratch_folder
 from store.client import Store
 from store.errors import VergeError
 from store.wire import Completion, Problem, RolloutGroup, Ticket, Verdict
 
 SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
-KEPT_PROBLEMS = 256
+TRY_AGAIN_S = 10.0
+"""Between attempts to read a snapshot that cannot be read; a newer one is tried at once."""
+KEPT_PROBLEMS = 4096
 """Problems whose text an actor keeps, encoded; another comes from the store again."""
 
 
@@ -54,15 +57,20 @@ class Actor:
     being given back. A kill −9 leaves it leased, and the lease runs out.
     """
 
-    def __init__(self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any) -> None:
+    def __init__(
+        self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any, snapshots: Snapshots
+    ) -> None:
         self._settings = settings
         self._store = store
         self._engine = engine
+        self._snapshots = snapshots
         self._tokenizer = tokenizer
         self._verifiers = Verifiers(settings.verifier)
         self._problems: dict[str, tuple[Problem, np.ndarray]] = {}
         self._held: dict[str, Ticket] = {}
         self._rollouts: set[asyncio.Task[None]] = set()
+        self._verifying = 0
+        self._wants_full = False
         self._draining = asyncio.Event()
         self._completions = 0
         self._errors = 0
@@ -115,15 +123,16 @@ class Actor:
         waiting_since = time.monotonic()
         said = waiting_since
         while not self._draining.is_set():
-            free = self._settings.actor.tickets_in_flight(self._settings.sampling.group_size) - len(self._held)
-            if free <= 0:
-                await asyncio.wait(self._rollouts, return_when=asyncio.FIRST_COMPLETED)
+            self._engine.load.stepped.clear()
+            if (free := self._free()) <= 0:
+                await self._engine.load.stepped.wait()
                 self._raise_failures()
                 continue
             tickets = await self._store.take(self._settings.name, free, block_ms=200)
+            self._held |= {ticket.id: ticket for ticket in tickets}
             for ticket in tickets:
-                self._held[ticket.id] = ticket
                 task = asyncio.create_task(self._roll_out(ticket))
+                task.add_done_callback(lambda _: self._engine.load.stepped.set())
                 self._rollouts.add(task)
             self._raise_failures()
             now = time.monotonic()
@@ -133,6 +142,11 @@ class Actor:
                 said = now
                 say(f"idle for {now - waiting_since:.0f} s: the learner has issued no ticket that is not taken")
 
+    def _free(self) -> int:
+        """Tickets to take now: what the engine has room for, unless a whole batch of it waits to be verified."""
+        limit = max(1, self._settings.actor.max_sequences // self._settings.sampling.group_size)
+        return min(self._engine.room(len(self._held) - self._verifying), limit - self._verifying)
+
     def _raise_failures(self) -> None:
         for task in [task for task in self._rollouts if task.done()]:
             self._rollouts.discard(task)
@@ -141,10 +155,14 @@ class Actor:
     async def _roll_out(self, ticket: Ticket) -> None:
         problem, prompt_ids = await self._problem(ticket.problem_id)
         samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
-        completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
-        group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
-        self._check_errors(completions)
-        await self._store.commit(self._settings.name, group)
+        self._verifying += 1
+        try:
+            completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
+            group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
+            self._check_errors(completions)
+            await self._store.commit(self._settings.name, group)
+        finally:
+            self._verifying -= 1
         del self._held[ticket.id]
 
     async def _problem(self, problem_id: str) -> tuple[Problem, np.ndarray]:
@@ -180,11 +198,26 @@ class Actor:
             )
 
     async def _follow_weights(self) -> None:
+        """Load what the learner announces. What cannot be read is said, and the weights that are there go on serving:
+        admission bounds how old they may become."""
         while True:
-            snapshot = await newest_snapshot(self._store, self._engine.version, block_ms=500)
+            try:
+                snapshot = await self._snapshots.newest(self._engine.version, block_ms=500)
+            except CannotRead as error:
+                self._wants_full = True
+                say(f"goes on with version {self._engine.version}: {error}")
+                newest = await self._store.manifest()
+                await self._store.wait_manifest(newest.version if newest else -1, block_ms=int(1000 * TRY_AGAIN_S))
+                continue
             if snapshot is not None:
-                manifest, folder = snapshot
-                self._update_s += await self._engine.update(manifest.version, folder)
+                self._wants_full = False
+                manifest = snapshot.manifest
+                paused_s = await self._engine.update(manifest.version, snapshot.folder)
+                self._update_s += paused_s
+                say(
+                    f"version {manifest.version} ({manifest.format}, {manifest.bytes / 1e6:.3g} MB) loaded "
+                    f"{time.time() - manifest.time_s:.1f} s after it was written; paused for {1e3 * paused_s:.0f} ms"
+                )
 
     async def _keep_alive(self) -> None:
         """Heartbeat, leases, the engine's pulse, and the end of the run."""
@@ -195,9 +228,12 @@ class Actor:
             if self._engine.death is not None:
                 raise VergeError("the vLLM engine does not answer")
             now = time.monotonic()
+            reads_from = self._snapshots.reads_from
             await self._store.beat(
                 self._settings.name,
                 {
+                    **({} if reads_from is None else {"reads_from": reads_from}),
+                    **({"wants_full": True} if self._wants_full else {}),
                     "engine": "vllm",
                     "version": self._engine.version,
                     "tickets": len(self._held),
@@ -225,33 +261,38 @@ def _stop_starting(*_: object) -> None:
 
 async def run_actor(settings: ActorSettings) -> None:
     """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
-    from transformers import AutoTokenizer
-
     where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
     store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
     try:
-        snapshot = None
-        began = said = time.monotonic()
-        while snapshot is None:
-            snapshot = await newest_snapshot(store, -1, block_ms=1000)
-            if time.monotonic() - said > SAY_WHY_EVERY_S:
-                said = time.monotonic()
-                say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
-        manifest, folder = snapshot
-        tokenizer = AutoTokenizer.from_pretrained(settings.model)
-        signal.signal(signal.SIGTERM, _stop_starting)
-        engine = await Engine.start(
-            engine_settings(
-                settings.model, manifest.version, folder, tokenizer, settings.actor, settings.sampling, settings.seed
-            )
-        )
-        say(f"generating with version {manifest.version} from {folder}")
-        try:
-            await Actor(settings, store, engine, tokenizer).run()
-        finally:
-            await engine.close()
+        with scratch_folder() as scratch:
+            await _serve(settings, store, Snapshots(store, scratch))
     finally:
         await store.close()
+
+
+async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) -> None:
+    from transformers import AutoTokenizer
+
+    snapshot = None
+    began = said = time.monotonic()
+    while snapshot is None:
+        snapshot = await snapshots.newest(-1, block_ms=1000)
+        if time.monotonic() - said > SAY_WHY_EVERY_S:
+            said = time.monotonic()
+            say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
+    version, folder = snapshot.manifest.version, snapshot.folder
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    signal.signal(signal.SIGTERM, _stop_starting)
+    # The learner keeps what an engine that starts, for minutes perhaps, is going to read.
+    await store.beat(settings.name, {"engine": "starting", "reads_from": snapshots.reads_from})
+    engine = await Engine.start(
+        engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
+    )
+    say(f"generating with version {version} from {folder}")
+    try:
+        await Actor(settings, store, engine, tokenizer, snapshots).run()
+    finally:
+        await engine.close()
 
 
 def engine_settings(
@@ -272,6 +313,7 @@ def engine_settings(
         gpu_memory_share=actor.gpu_memory_share,
         cpu_kv_cache_gib=actor.cpu_kv_cache_gib,
         cpu_cores=None if actor.cpu_cores is None else machine_cores(actor.cpu_cores),
+        update=actor.update,
         seed=seed,
     )
 

@@ -67,6 +67,13 @@ class LearnerConfig(Section):
     """Newest published snapshots kept on disk, besides those that a live actor still uses."""
     geometry_every: int = Field(20, ge=1)
     """Steps between two measurements of how the output head has changed (learner/geometry.py)."""
+    snapshot_format: Literal["full", "delta"] = "full"
+    """`delta` publishes only the bits that changed since the version before. It pays for bf16 snapshots at small
+    learning rates, where most weights keep every bit; the learner then keeps one more copy of the weights in memory,
+    and each actor one on its local disk (TMPDIR)."""
+    full_snapshot_every: int = Field(20, ge=2)
+    """With `delta`, every so many versions one is full. An actor that starts, or missed some, reads the last full one
+    and all since; so much stays on disk beside `keep_snapshots`."""
     stall_s: float = Field(600.0, gt=0)
     """Seconds without one new group, while waiting for groups, after which the learner gives up. 0 new groups for so
     long means that no actor lives or that none can reach the store."""
@@ -81,6 +88,11 @@ class LearnerConfig(Section):
         for name, beta in zip(("first", "second"), self.betas, strict=True):
             if not 0 <= beta < 1:
                 raise ValueError(f"betas: the {name} is {beta} but must be in [0, 1)")
+        if self.snapshot_format == "delta" and (self.publish_dtype or self.dtype) == "fp32":
+            raise ValueError(
+                "snapshot_format is delta, but snapshots are fp32, of which a step changes every weight: no delta would"
+                " be smaller; set publish_dtype = bf16, or snapshot_format = full"
+            )
         if self.dtype == "bf16" and self.zero_stage == 0:
             raise ValueError(
                 "dtype is bf16 with zero_stage 0, which would sum gradients over micro-batches in bf16 and lose their"

@@ -92,7 +92,14 @@ class Learner:
         self._checkpoints = Checkpoints(settings.run_dir / "checkpoints", learner.keep_checkpoints, ranks)
         self._planner = Planner(settings, line, ranks.world, time.monotonic)
         dtype = DTYPES[learner.publish_dtype or learner.dtype]
-        self._publisher = Publisher(line, settings.run_dir / "weights", settings.model, learner.keep_snapshots, dtype)
+        self._publisher = Publisher(
+            line,
+            settings.run_dir / "weights",
+            settings.model,
+            learner.keep_snapshots,
+            dtype,
+            learner.full_snapshot_every if learner.snapshot_format == "delta" else 1,
+        )
         self._head: HeadWatch | None = None
         self._alarms = AlarmLog()
         self._batch: Batch | None = None
@@ -248,6 +255,7 @@ class Learner:
                     "publish_blocked_s": self._publisher.blocked_s,
                     **{f"alarm_{name}": float(bool(text)) for name, text in alarms.items()},
                     **self._head_metrics(),
+                    "snapshot_size_ratio": self._publisher.size_ratio,
                 }
             )
         )
@@ -310,6 +318,7 @@ class Learner:
     def _end(self, plan: Plan) -> None:
         """In this order: the last weights are announced, the checkpoint is complete, the run is over."""
         self._publisher.finish()
+        self._publisher.complete()
         self._checkpoint()
         if self._ranks.first:
             planner = self._planner

@@ -274,7 +274,8 @@ class Planner:
 
     def _why(self, pending: int, leased: int, gates: Gates) -> str:
         since = f"{len(self._arrived)} groups arrived since the last step"
-        if not self._line.call(self._line.store.actors()):
+        beats = self._line.call(self._line.store.actors()).values()
+        if all(beat.get("engine") == "starting" for beat in beats):
             return f"no actor has started yet ({pending} tickets wait)"
         if self._held:
             return f"{self._held}: {pending} tickets are out, {leased} of them with an actor; {since}"

@@ -132,8 +132,10 @@ RESUMABLE = {
         "checkpoint_every",
         "keep_checkpoints",
         "keep_snapshots",
-        "micro_batch_tokens",
         "geometry_every",
+        "snapshot_format",
+        "full_snapshot_every",
+        "micro_batch_tokens",
     },
 }
 

@@ -9,6 +9,8 @@ from ops.figures import print_figures
 from ops.gating_cli import refusals
 from store.errors import VergeError
 
+SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
+
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
 
@@ -38,6 +40,32 @@ def learner(
 ) -> None:
     """A step of the learner's loop against a padded one and against this machine's matmuls; what is not gradient."""
     from ops.bench_learner import run
+    from ops.models import resolve_model
+
+    raise typer.Exit(print_figures(run(resolve_model(model)), as_json))
+
+
+@bench.command()
+def actor(
+    config: Annotated[Path, typer.Option(help="A run's TOML file: its model, problems, sampling and actor.")] = SMOLLM2,
+    groups: Annotated[int, typer.Option(min=1, help="Rollout groups of one measurement.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each kind, in turn.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """An actor with verification and commits against its own vLLM engine driven bare; what an update costs."""
+    from ops.bench_actor import run
+    from ops.config import load_config
+
+    raise typer.Exit(print_figures(run(load_config(config), groups, rounds), as_json))
+
+
+@bench.command()
+def publish(
+    model: Annotated[str, typer.Option(help="As model.path of a config.")] = "smollm2",
+    as_json: AsJson = False,
+) -> None:
+    """Size and cost of a delta snapshot after bf16 AdamW steps at lr 1e-6."""
+    from ops.bench_publish import run
     from ops.models import resolve_model
 
     raise typer.Exit(print_figures(run(resolve_model(model)), as_json))

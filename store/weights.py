@@ -29,7 +29,9 @@ class Weights:
         """
         keys = self._keys
         current = await self._link.run(
-            "announce", [keys.weights, keys.weights_log], [*astuple(manifest)[:-1], repr(manifest.time_s)]
+            "announce",
+            [keys.weights, keys.weights_log],
+            [*astuple(manifest)[:5], repr(manifest.time_s), *astuple(manifest)[6:]],
         )
         if current:
             raise VergeError(
@@ -100,4 +102,6 @@ def _manifest(fields: Sequence[bytes]) -> Manifest:
     return Manifest(
         int(values["version"]), values["path"].decode(), values["sha256"].decode(), int(values["bytes"]),
         int(values["step"]), float(values["time_s"]),
+        # A run that was begun before there were deltas has manifests without them.
+        values.get("format", b"full").decode(), int(values.get("base", -1)),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import msgpack
 import numpy as np
@@ -172,7 +172,11 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A published snapshot of the weights: `version` counts them, 0 is the base model; `step` is the learner's."""
+    """A published snapshot of the weights: `version` counts them, 0 is the base model; `step` is the learner's.
+
+    `path` is a folder: with the weights file, or, of `format` "delta", with what changed since the version `base` (−1
+    for none). `sha256` is the weights file's either way; `bytes` are those of the file that is there.
+    """
 
     version: int
     path: str
@@ -180,6 +184,8 @@ class Manifest:
     bytes: int
     step: int
     time_s: float
+    format: Literal["full", "delta"] = "full"
+    base: int = -1
 
 
 def encode_group(group: RolloutGroup) -> bytes:

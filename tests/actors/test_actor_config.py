@@ -4,13 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from actors.config import ActorConfig, core_numbers
-from actors.engine import machine_cores
+from actors.environment import machine_cores
 from store.errors import VergeError
-
-
-def test_an_actor_holds_tickets_for_a_full_engine_and_a_quarter_more() -> None:
-    assert ActorConfig(max_sequences=256).tickets_in_flight(group_size=8) == 40
-    assert ActorConfig(max_sequences=1).tickets_in_flight(group_size=64) == 1
 
 
 @pytest.mark.parametrize(("text", "cores"), [("1", (1,)), ("0-3", (0, 1, 2, 3)), ("4, 0-1", (0, 1, 4))])

@@ -34,6 +34,7 @@ class LiveEngine:
             gpu_memory_share=0.5,
             cpu_kv_cache_gib=1,
             cpu_cores=None,
+            update="keep",
             seed=0,
         )
         self.engine = self.run(Engine.start(settings))

@@ -17,6 +17,7 @@ from actors.loop import Actor, ActorSettings
 from actors.problems import load_problems
 from actors.prompts import encode_prompts
 from actors.verifiers.registry import BUILT_IN, BuiltIn
+from actors.weights import Snapshots
 from store.audit import audit
 from store.client import Store
 from store.errors import VergeError
@@ -47,7 +48,8 @@ class Stage:
             actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=grace_s),
             sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
         )  # fmt: skip
-        self.task = asyncio.create_task(Actor(settings, store, live.engine, live.tokenizer).run())
+        snapshots = Snapshots(store, live.model.parent / "scratch")  # of deltas, and none is published here
+        self.task = asyncio.create_task(Actor(settings, store, live.engine, live.tokenizer, snapshots).run())
 
     async def until(self, holds: Callable[[], Any]) -> None:
         """Wait for the store to say so; the actor must not fail meanwhile."""

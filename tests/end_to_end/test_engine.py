@@ -70,27 +70,32 @@ def test_an_update_in_flight_leaves_two_versions_in_one_completion_and_new_weigh
     live: LiveEngine, tmp_path: Path
 ) -> None:
     moved = perturbed(live.model, tmp_path / "v1")
+    old = live.engine.version
+    new = old + 1
 
     async def update_while_generating() -> list[Sample]:
         prompts = [prompt_ids(live, f"{number}=56:") for number in range(1111, 1143)]
         groups = [asyncio.create_task(live.engine.generate(prompt)) for prompt in prompts]
         await asyncio.sleep(0.05)
-        await live.engine.update(1, moved)
+        await live.engine.update(new, moved)
         return [sample for group in groups for sample in await group]
 
     samples = live.run(update_while_generating())
     mixed = [sample for sample in samples if len(sample.spans) == 2]
     assert mixed, "the update came before or after every completion"
     for sample in mixed:
-        assert [span.version for span in sample.spans] == [0, 1]
+        assert [span.version for span in sample.spans] == [old, new]
         assert sample.spans[0].end == sample.spans[1].start
     prompt = prompt_ids(live)
     after = live.run(live.engine.generate(prompt))
-    assert {span.version for sample in after for span in sample.spans} == {1}
+    assert {span.version for sample in after for span in sample.spans} == {new}
     by_new, by_old = (learner_logprobs(model, prompt, after) for model in (moved, live.model))
     assert np.abs(by_new[:, 0] - by_new[:, 1]).max() < LOGPROB_TOLERANCE
     assert np.abs(by_old[:, 0] - by_old[:, 1]).max() > 100 * LOGPROB_TOLERANCE
-    live.run(live.engine.update(2, live.model))
+    compare = live.engine.differing
+    assert live.run(compare(moved)) == []
+    assert "model.norm.weight" in live.run(compare(live.model))
+    live.run(live.engine.update(new + 1, live.model))
 
 
 def test_any_of_the_stop_tokens_ends_a_completion_and_a_limit_of_its_own_cuts_it_off(live: LiveEngine) -> None:

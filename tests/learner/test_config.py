@@ -23,6 +23,7 @@ from learner import config
         ("GatingConfig", {"gamma": 0}, "greater than 0"),
         ("LearnerConfig", {"dtype": "bf16"}, "set zero_stage = 1"),
         ("LearnerConfig", {"mini_batches": 5, "groups_per_step": 4}, r"must be ≤ 4 \(= groups_per_step\)"),
+        ("LearnerConfig", {"snapshot_format": "delta"}, "no delta would be smaller; set publish_dtype = bf16"),
         ("LearnerConfig", {"betas": (0.9, 1.0)}, r"the second is 1.0 but must be in \[0, 1\)"),
         ("ObjectiveConfig", {"advantage": "fade_bgb"}, "fade_bbg"),
         ("ObjectiveConfig", {"advantage": "kl_control"}, "needs either beta, one for all, or mu"),

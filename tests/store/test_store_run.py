@@ -173,6 +173,17 @@ def test_versions_only_rise_and_announcing_again_is_harmless(server: EmbeddedSer
     play(server, body)
 
 
+def test_a_delta_names_its_base_and_a_manifest_from_before_there_were_deltas_is_full(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        fields = {"version": 0, "path": "/old", "sha256": "ab", "bytes": 7, "step": 0, "time_s": 1.5}
+        await store.link.redis.xadd(store.keys.weights_log, fields, id="0-1")
+        delta = Manifest(1, "/new", "cd", 5, 10, 2.5, "delta", 0)
+        await store.announce(delta)
+        assert await store.manifests() == [Manifest(0, "/old", "ab", 7, 0, 1.5, "full", -1), delta]
+
+    play(server, body)
+
+
 def test_waiting_for_weights_returns_the_newest_as_soon_as_there_is_one(server: EmbeddedServer) -> None:
     async def body(store: Store, opened: Opened) -> None:
         other = await opened.connect()

@@ -1,0 +1,71 @@
+"""How full the engine is, by vLLM's own counts, and how much more it should be given."""
+
+import asyncio
+from typing import Any
+
+
+class Load:
+    """What vLLM's scheduler says after each step, and how many sequences the engine should hold for it.
+
+    Held are as many as it can run, and a `queue` behind them: at least a group, or a quarter of them. Where that was
+    not enough (the batch ran low although the engine had been given all it should hold), because completions are short
+    or this process came late, the queue doubles, up to a whole batch; while it is longer than it has to be, it shrinks.
+    Every ticket in it is a group that will be older when it is trained on.
+
+    `tokens` counts those generated since the start. Every step sets `stepped`; whoever waits for it clears it first.
+    """
+
+    def __init__(self, max_sequences: int, group_size: int) -> None:
+        self._max_sequences, self._group_size = max_sequences, group_size
+        self._running = self._waiting = self.tokens = 0
+        self._full = False
+        self._queue = 0.0
+        self.stepped = asyncio.Event()
+
+    @property
+    def capacity(self) -> int:
+        """Sequences that the engine can run: while some wait, its memory is full, and it has shown how many."""
+        return self._running if self._running and self._waiting else self._max_sequences
+
+    @property
+    def queue(self) -> int:
+        """Sequences to have waiting."""
+        return max(self._group_size, -(-self.capacity // 4), min(int(self._queue), self.capacity))
+
+    def room(self, held: int) -> int:
+        """Groups to give the engine now, when it holds so many sequences; 0 or less when it has enough."""
+        room = (self.capacity + self.queue - held) // self._group_size
+        self._full = self._full or room <= 0
+        return room
+
+    def record(self, running: int, waiting: int) -> None:
+        """What the scheduler counted after a step."""
+        self._running, self._waiting = running, waiting
+        if waiting == 0 and running < self._max_sequences and self._full:
+            self._queue, self._full = 2.0 * self.queue, False
+        elif waiting > self.queue / 2:
+            self._queue -= self._queue / 256
+        self.stepped.set()
+
+    def stat_logger(self) -> Any:
+        """A stat logger for vLLM, which runs in this process and event loop, that keeps this object up to date."""
+        from vllm.v1.metrics.loggers import PrometheusStatLogger
+
+        load = self
+
+        # vLLM adds a Prometheus logger of its own, which takes longer for every step than all that we do with it,
+        # unless there is one that is derived from it.
+        class Logger(PrometheusStatLogger):
+            def __init__(self, *_: object, **__: object) -> None: ...
+
+            def log_engine_initialized(self) -> None: ...
+
+            def record(
+                self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
+            ) -> None:
+                if iteration_stats is not None:
+                    load.tokens += iteration_stats.num_generation_tokens
+                if scheduler_stats is not None:
+                    load.record(scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs)
+
+        return Logger
