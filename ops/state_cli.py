@@ -142,7 +142,7 @@ def alive(
         raise VergeError(
             f"actor {actor} {'has sent no heartbeat' if beat is None else f'was last heard {age_s:.0f} s ago'}"
         )
-    print(f"actor {actor} was heard {age_s:.0f} s ago, at version {beat['version']}")
+    print(f"actor {actor} was heard {age_s:.0f} s ago, at version {beat.get('version', '–')}")
 
 
 def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from learner.alarms import ALARMS
 from learner.opinions import LAG_GROUPS
 from ops.serve.watch import Moment, Watch
 
@@ -105,6 +106,17 @@ METRICS = (
         ("step_s", "seconds", "duration of the step, without the wait for its batch"),
         ("wait_s", "seconds", "wait for the batch"),
         ("publish_blocked_s", "seconds", "how long publishing held the learner up"),
+        ("forward_backward_s", "seconds", "of the step, its forward and backward passes"),
+        ("optimiser_s", "seconds", "of the step, its optimiser steps"),
+        ("second_moment", "nats²", "mean squared log ratio of the tokens inside the trust region"),
+        ("held_share", "share", "tokens held back by KL-Cov"),
+        ("snapshot_size_ratio", "share", "bytes of the newest snapshot over those of a full one"),
+        ("head_step", "steps", "step of the newest measurement of the output head"),
+        ("head_change", "1", "norm of the output head's change since the base model"),
+        ("head_top_share", "share", "of that change, what lies in its largest singular direction"),
+    )),
+    *_each("learner", "gauge", None, (
+        (f"alarm_{name}", "0 or 1", f"whether the alarm `{name}` is on") for name in ALARMS
     )),
     Known("learner/lag_groups", "gauge", "groups", "groups of the batch that had this lag", "lag"),
     *_each("actor", "counter", "actor", (
@@ -115,6 +127,8 @@ METRICS = (
         ("version", "versions", "version that the actor generates with"),
         ("tickets", "tickets", "tickets that it holds"),
         ("tokens_per_s", "tokens per second", "completion tokens generated, between its last two heartbeats"),
+        ("reads_from", "versions", "oldest version that it is reading, while it loads weights"),
+        ("wants_full", "0 or 1", "whether it asks for a full snapshot"),
         ("update_s", "seconds", "time spent on loading weights since its start"),
         ("up_s", "seconds", "time since its start"),
         ("time_s", "Unix seconds", "its last heartbeat, by its own clock"),
