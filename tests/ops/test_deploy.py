@@ -68,10 +68,15 @@ def test_every_command_of_compose_is_one_and_reads_its_config(compose: Any) -> N
             assert service["secrets"] == [name], "it gets its own password and no other"
         if name == "model":
             assert words[-1] == config_of(text, ["verge", "learner", "run.toml"]).model.path
-    assert seen == {"model", "acl", "learner", "actor"}
+        if name == "page":
+            config = config_of(text, words)
+            assert config.store.password_file == Path("/run/secrets/reader")
+            assert config.serve.token_file == Path("/run/secrets/page")
+            assert service["secrets"] == ["page", "reader"]
+    assert seen == {"model", "acl", "learner", "actor", "page"}
     reader = config_of(text, ["verge", "learner", "run.toml"])
     assert reader.store.url == f"redis://{reader.name}-reader@redis:6379/0"
-    assert set(compose["secrets"]) == ROLES
+    assert set(compose["secrets"]) == ROLES | {"page"}
 
 
 def test_every_container_of_compose_is_locked_down(compose: Any) -> None:
@@ -98,9 +103,9 @@ def test_secrets_are_made_once_and_the_acl_file_comes_of_them(
         for _ in range(2)
     ]
     assert first == again
-    assert set(first) == ROLES
+    assert set(first) == ROLES | {"page"}
     assert {len(password) for password in first.values()} == {48}
-    assert len(set(first.values())) == 3
+    assert len(set(first.values())) == 4
     folder = str(tmp_path / "secrets")
     monkeypatch.setattr(sys, "argv", ["verge", "state", "acl", str(COMPOSE / "run.toml"), "--passwords", folder])
     with pytest.raises(SystemExit) as ended:
@@ -132,7 +137,8 @@ def containers(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str,
 
 
 def test_every_manifest_fits_the_schema_of_kubernetes(manifests: list[dict[str, Any]]) -> None:
-    known = [m for m in manifests if not m["apiVersion"].startswith("keda.sh/")]  # whose schema is not to be had here
+    foreign = ("keda.sh/", "monitoring.coreos.com/")  # whose schemas are not to be had here
+    known = [m for m in manifests if not m["apiVersion"].startswith(foreign)]
     for manifest in known:
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
     assert {m["kind"] for m in known} >= {"Job", "Deployment", "StatefulSet", "NetworkPolicy", "PodDisruptionBudget"}
@@ -153,7 +159,7 @@ def test_every_command_of_a_manifest_is_one_and_reads_its_config(manifests: list
                 assert config.store.url == f"redis://{config.name}-{workload}@redis:6379/0"
                 assert config.store.password_file == Path("/secrets") / workload
     names = {workload for workload, _, _ in containers(manifests)}
-    assert names >= {"learner", "actor", "redis"}
+    assert names >= {"learner", "actor", "redis", "page"}
 
 
 def test_what_keda_counts_is_the_run_s_own_stream(manifests: list[dict[str, Any]]) -> None:
@@ -178,4 +184,5 @@ def test_every_pod_runs_as_nobody_s_root_and_has_only_its_own_password(manifests
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, workload
         for volume in pod["volumes"]:
             if "secret" in volume and workload != "redis":
-                assert [item["key"] for item in volume["secret"]["items"]] == [workload]
+                needed = ["page", "reader"] if workload == "page" else [workload]
+                assert [item["key"] for item in volume["secret"]["items"]] == needed
