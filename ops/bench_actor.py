@@ -20,6 +20,7 @@ from ops.config import RunConfig
 from ops.figures import check
 from ops.prepare import Prepared, enter_store, load_tokenizer, prepare
 from store.client import Store
+from store.errors import VergeError
 from store.server import EmbeddedServer
 from store.wire import GroupEntry
 
@@ -168,10 +169,11 @@ class _Bench:
         self._issued += await self._store.issue(self._ids, limit=self._issued + len(self._ids))
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep; raise what ended the actor, if anything did."""
+        """Sleep; raise what ended the actor, if anything did: its own error, or SIGTERM or Ctrl-C, which it hears."""
         await asyncio.wait([self._actor], timeout=seconds)
         if self._actor.done():
             self._actor.result()
+            raise VergeError("stopped on request, before everything was measured")
 
     async def _watch_lag(self) -> None:
         loop = asyncio.get_running_loop()
