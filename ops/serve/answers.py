@@ -1,7 +1,7 @@
 """What the HTTP API answers: the types of its OpenAPI document. Numbers that are not finite are null."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -148,6 +148,9 @@ class Snapshot(_Answer):
     bytes: int
     step: int
     time_s: float
+    format: Literal["full", "delta"]
+    base: int
+    """The version that a delta changes; −1 for none."""
 
 
 class Snapshots(_Answer):
