@@ -206,7 +206,12 @@ class Engine:
         async with self._updates:
             begin = time.monotonic()
             self._open.clear()
-            await self._llm.pause_generation(mode=_PAUSE[self.update_mode], clear_cache=False)
+            await self._llm.pause_generation(
+                mode=_PAUSE[self.update_mode],
+                # With `keep`, what is in flight goes on reading what it cached. Else nothing runs, and what vLLM still
+                # queues under the old salt must not find keys and values of the old weights.
+                clear_cache=self.update_mode != "keep",
+            )
             try:
                 await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights)})
                 if differing := await self.differing(weights):

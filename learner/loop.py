@@ -1,6 +1,7 @@
 """The learner's loop: one process per rank, rank 0 deciding, all training."""
 
 import json
+import math
 import os
 import secrets
 import time
@@ -169,10 +170,14 @@ class Learner:
         tended = planner.tended(lambda: self._publisher.announced_step) if self._ranks.first else nullcontext()
         with tended:
             result = self._trainer.step(groups, planner.step)
+        if self._ranks.reduce([float(planner.failure is not None)], "max")[0]:
+            raise planner.failure or Stopped("rank 0 has stopped the run")
         planner.step += 1
         if result.applied:
             planner.version += 1
             self._publish(planner.version)
+        else:
+            self._publisher.unchanged(planner.step)
         if self._ranks.first:
             self._record(result, sum(len(g.completions) for g in groups), time.monotonic() - started)
         if result.reason:
@@ -226,7 +231,8 @@ class Learner:
             fade.update(batch.reward, metrics["entropy"])
             planner.opinions.anchor.update(batch.reward)
         self._waited_s += self._wait_s
-        alarms = alarms_of(metrics, batch.active_problems, batch.why_inactive, self._settings.alarms)
+        trained = metrics if metrics.get("trained_tokens", 1) else {"ess": 1.0, "entropy": math.inf, "kl": 0.0}
+        alarms = alarms_of(trained, batch.active_problems, batch.why_inactive, self._settings.alarms)
         for line in self._alarms.lines(alarms, planner.step):
             say(line)
         self._line.call(
@@ -316,10 +322,11 @@ class Learner:
                 say(f"continues after step {planner.step} as version {version}; {returned} groups return to the pool")
 
     def _end(self, plan: Plan) -> None:
-        """In this order: the last weights are announced, the checkpoint is complete, the run is over."""
+        """In this order: the last weights are announced, the checkpoint is complete, the weights are whole, the run is
+        over. Whoever asked us to stop may not wait for long, and only the checkpoint cannot be made up for."""
         self._publisher.finish()
-        self._publisher.complete()
         self._checkpoint()
+        self._publisher.complete()
         if self._ranks.first:
             planner = self._planner
             say(f"ends after step {planner.step}, version {planner.version}: {plan['reason']}")

@@ -30,6 +30,12 @@ def add_adapters(model: Any, config: LoraConfig) -> None:
             peft.inject_adapter_in_model(adapters, model)
         except ValueError as error:
             raise VergeError(f"learner.lora.targets is {config.targets!r}: {str(error).splitlines()[0]}") from error
+    for layer in adapted(model).values():
+        if not isinstance(layer.base_layer, nn.Linear):
+            raise VergeError(
+                f"learner.lora.targets is {config.targets!r}, but one of them is a {type(layer.base_layer).__name__};"
+                " name linear layers only"
+            )
     if not isinstance(model.get_output_embeddings(), nn.Linear):
         raise VergeError(
             f"learner.lora.targets is {config.targets!r}, but the output head cannot be adapted: its log-probs are"

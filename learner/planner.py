@@ -65,6 +65,8 @@ class Planner:
         self._arrived: list[GroupEntry] = []
         self._last_arrival = clock()
         self._absences = 0
+        self.failure: Exception | None = None
+        """What went wrong while a step was tended, for the caller to raise where every rank can hear of it."""
         self._held = ""
         self._full_since = math.inf
         self._said = clock()
@@ -83,6 +85,7 @@ class Planner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        state = {"anchor": {"beliefs": []}, **state}  # which older checkpoints have not
         check_fields("Planner", state, {"step", "version", "fade", "anchor", "admission", "rng"})
         self.step = self.covered_step = int(state["step"])
         self.version = int(state["version"])
@@ -111,7 +114,7 @@ class Planner:
         """While the caller trains, and asks nothing of the planner, take in what arrives and issue what it refunds.
 
         Otherwise actors would wait for the end of a step, however long, before a group that teaches nothing is
-        replaced, and before new weights let more tickets out.
+        replaced, and before new weights let more tickets out. What fails meanwhile is in `failure`.
         """
         over = threading.Event()
 
@@ -119,17 +122,20 @@ class Planner:
             pause_s = _TEND_EVERY_S
             while not over.wait(pause_s):
                 began = time.monotonic()
-                self._tend(announced_step())
+                try:
+                    self._tend(announced_step())
+                except Exception as error:
+                    self.failure = error
+                    return
                 # With a million problems their gates alone take half a second, which is taken from the training.
                 pause_s = max(_TEND_EVERY_S, 4 * (time.monotonic() - began))
 
         with ThreadPoolExecutor(1, "tend") as thread:
-            tending = thread.submit(tend)
+            thread.submit(tend)
             try:
                 yield
             finally:
                 over.set()
-            tending.result()
 
     def take(self, batch: Batch) -> list[list[int]]:
         """Record the draw in the store as that of step + 1; returns the indices of the batch, split over ranks."""

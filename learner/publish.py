@@ -17,7 +17,7 @@ from safetensors.torch import save, save_file
 from learner.store_thread import StoreThread
 from store.deltas import encode_delta
 from store.errors import VergeError
-from store.snapshots import DELTA_FILE, LIVE_BEAT_S, WEIGHTS_FILE, sha256_of
+from store.snapshots import DELTA_FILE, LIVE_BEAT_S, STARTING_S, WEIGHTS_FILE, sha256_of
 from store.wire import Manifest
 
 _METADATA = {"format": "pt"}
@@ -107,6 +107,11 @@ class Publisher:
         self.size_ratio = manifest.bytes / len(data)
         return manifest
 
+    def unchanged(self, step: int) -> None:
+        """Step `step` left the weights as they were: those announced are its own, and tickets are paced by it."""
+        self.finish()
+        self.announced_step = step
+
     def complete(self) -> None:
         """Make the newest snapshot a whole Hugging Face folder, if it is a delta; after `finish`."""
         if self._previous is not None and self._previous[0].format == "delta":
@@ -122,8 +127,12 @@ class Publisher:
 
     def _live_beats(self) -> list[dict[str, object]]:
         now = time.time()
-        beats = self._line.call(self._line.store.actors()).values()
-        return [beat for beat in beats if now - float(str(beat.get("time_s", now))) < LIVE_BEAT_S]
+
+        def lives(beat: dict[str, object]) -> bool:
+            silent_s = STARTING_S if beat.get("engine") == "starting" else LIVE_BEAT_S
+            return now - float(str(beat.get("time_s", now))) < silent_s
+
+        return [beat for beat in self._line.call(self._line.store.actors()).values() if lives(beat)]
 
     def _remove_old(self, newest: int) -> None:
         """Keep the newest, what live actors have or read, and all that those which are deltas begin from."""

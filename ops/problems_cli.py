@@ -81,8 +81,9 @@ def add(
     from ops.problems_add import add_problems
     from ops.runfolder import open_config
 
-    config = override_config(open_config(run).model_dump(mode="json"), overrides or (), "verge problems add")
-    added, now = add_problems(config, source, skip_present)
+    config = open_config(run)
+    as_given = override_config(config.model_dump(mode="json"), overrides or (), "verge problems add").problems
+    added, now = add_problems(config, source, skip_present, as_given)
     print(f"{added} problems added to run {config.name}, which has {now} to train on")
 
 

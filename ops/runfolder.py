@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,12 +93,16 @@ def run_lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(folder, error) from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        for again in (0.1, 0.1, 0.1, 0.0):  # `holder` has it for a moment, to look
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(again)
+        else:
             raise VergeError(
                 f"run folder {folder} is in use by process {holder(folder)}; `verge down {folder}` stops it"
-            ) from None
+            )
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -111,7 +116,7 @@ def holder(folder: Path) -> int | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return int(file.read() or 0)
+                return int(file.read() or 0) or None
     except (OSError, ValueError):
         pass
     return None

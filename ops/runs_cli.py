@@ -94,21 +94,28 @@ def logs(
     folder = open_config(run).run_folder / "logs"
     files = sorted(folder.glob("*.log"))
     if name is not None:
-        chosen = [file for file in files if file.stem == name or file.stem.startswith(f"{name}-")]
+        chosen = [file for file in files if _is_of(file, name)]
         if not chosen:
             known = ", ".join(file.stem for file in files) or "none yet"
             raise VergeError(f"{folder} has no log of {name!r}; there are: {known}")
         files = chosen
-    width = max((len(file.stem) for file in files), default=0)
-    opened = [(f"{file.stem:{width}} | ", file.open(encoding="utf-8", errors="replace")) for file in files]
-    for label, file in opened:
+    width = max((len(file.stem) for file in files), default=len("evaluation"))
+    opened = {file: file.open(encoding="utf-8", errors="replace") for file in files}
+    for path, file in opened.items():
         for line in deque(file, maxlen=lines):
-            print(label + line.rstrip("\n"))
+            print(f"{path.stem:{width}} | " + line.rstrip("\n"))
     while follow:
-        for label, file in opened:
+        for path in sorted(folder.glob("*.log")):  # one that a process begins meanwhile belongs to them
+            if path not in opened and (name is None or _is_of(path, name)):
+                opened[path] = path.open(encoding="utf-8", errors="replace")
+        for path, file in opened.items():
             for line in _whole_lines(file):
-                print(label + line, flush=True)
+                print(f"{path.stem:{width}} | {line}", flush=True)
         time.sleep(LOOK_EVERY_S)
+
+
+def _is_of(log: Path, name: str) -> bool:
+    return log.stem == name or log.stem.startswith(f"{name}-")
 
 
 def _whole_lines(file: TextIO) -> Iterator[str]:
@@ -132,7 +139,10 @@ def down(
     if process is None:
         print(f"{folder} is not running")
         return
-    os.kill(process, signal.SIGTERM)
+    try:
+        os.kill(process, signal.SIGTERM)
+    except OSError as error:
+        raise VergeError(f"process {process}, which has {folder}, cannot be stopped: {error.strerror}") from None
     if not _within(wait_s, lambda: holder(folder) != process):
         raise VergeError(f"{folder} is still in use by process {process} after {wait_s:g} s; `verge logs {folder}`")
     print(f"{folder} is stopped; `verge up` continues it")

@@ -65,7 +65,7 @@ class TallyFile:
         """Open for more, or begin. VergeError when the file is not this evaluation's."""
         self.done: dict[str, Tally] = {}
         if path.exists() and path.stat().st_size:
-            found, self.done = read_tallies(path)
+            found, kept = read_tallies(path)
             ours, theirs = asdict(subject), asdict(found)
             if differing := [name for name in ours if ours[name] != theirs[name]]:
                 name = differing[0]
@@ -73,6 +73,8 @@ class TallyFile:
                     f"{path} holds an evaluation with {name} = {theirs[name]}, this one has {ours[name]}; "
                     "name another file with --out"
                 )
+            # Where the verifier or the engine failed, the problem is tried again: by now it may be mended.
+            self.done = {name: tally for name, tally in kept.items() if not tally.errors}
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".tmp")
         with temporary.open("w", encoding="utf-8") as whole:  # without the line that was cut short
@@ -124,7 +126,7 @@ def report(subject: Subject, tallies: Sequence[Tally], ks: Sequence[int]) -> dic
         worst = tallies[int(n.argmin())]
         raise VergeError(
             f"problem {worst.id} has only {worst.n} judged completions ({worst.errors} errors), too few for "
-            f"pass@{max(ks)}; mend the verifier, raise --samples, or lower --k"
+            f"pass@{max(ks)}; mend the verifier and run the same command again, or lower --k"
         )
     mean, error = passk.curve(n, c, np.asarray(ks))
     tokens, total = _column(tallies, "tokens").sum(), n.sum()
@@ -152,6 +154,11 @@ def compare_tallies(
         VergeError: they are not of the same problems, or one is not complete.
     """
     for subject, tallies in (before, after):
+        if fewer := [tally for tally in tallies.values() if tally.n < max(ks)]:
+            raise VergeError(
+                f"the evaluation of {subject.model} has {fewer[0].n} judged completions of problem {fewer[0].id}, too "
+                f"few for pass@{max(ks)}; lower --k"
+            )
         if len(tallies) < subject.count:
             raise VergeError(
                 f"the evaluation of {subject.model} has {len(tallies)} of {subject.count} problems; run it to its end"

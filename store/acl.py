@@ -8,7 +8,16 @@ from store.keys import Keys
 
 Role = Literal["actor", "learner", "reader"]
 
-_CONNECT = ("info", "script|load", "evalsha_ro", "command", "command|getkeys", "cluster|slots", "cluster|shards")
+_CONNECT = (
+    "ping",
+    "info",
+    "script|load",
+    "evalsha_ro",
+    "command",
+    "command|getkeys",
+    "cluster|slots",
+    "cluster|shards",
+)
 _READ = ("get", "hget", "hmget", "hgetall", "lrange", "smembers", "xrange", "xrevrange", "xread", "xlen", "xpending",
          "xinfo|stream")  # fmt: skip
 _ROLL_OUT = ("hget", "hmget", "xrange", "xrevrange", "xread", "xpending", "xinfo|groups", "evalsha", "set", "persist",

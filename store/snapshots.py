@@ -12,6 +12,8 @@ DELTA_FILE = "weights.delta"
 
 LIVE_BEAT_S = 120.0
 """An actor whose last heartbeat is older does not keep a snapshot on disk."""
+STARTING_S = 1800.0
+"""The same for one whose engine is starting, which sends one heartbeat before."""
 
 
 def sha256_of(path: Path) -> str:

@@ -52,6 +52,8 @@ class Watch:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._moment: Moment | None = None
+        self._unfinished = False
+        """Whether the last look took in news and then failed, so that the columns are older than the log."""
         self._looked_s = -np.inf
         self._trouble: StoreAway | None = None
         self._history: list[dict[str, float]] = []
@@ -76,25 +78,27 @@ class Watch:
             return self._moment
 
     async def _look(self) -> Moment:
-        before = self._moment
+        before, unfinished, self._unfinished = self._moment, self._unfinished, True
         entries = await self.log.read(self.store)
         manifest = await self.store.manifest()
         version = manifest.version if manifest else 0
         added = await self.store.problem_ids(len(self.mirror.ids), 1)
-        if before is None or entries or added or version != before.version:
+        if before is None or unfinished or entries or added or version != before.version:
             # After the log was read: whatever problem it names, the mirror then has.
             columns = await problem_columns(self.store, self.gate, mirror=self.mirror)
             self.log.take(entries, self.mirror.index)
         else:
             columns = before.columns
         await self._read_history()
-        return Moment(
+        moment = Moment(
             before.facts + (columns is not before.columns) if before else 0,
             version,
             columns,
             await summary_of(self.store, columns),
             tuple(self._history),
         )
+        self._unfinished = False
+        return moment
 
     async def _read_history(self) -> None:
         recent = await self.store.dynamics_history(_RECENT)

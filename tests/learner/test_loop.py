@@ -320,8 +320,12 @@ def test_a_run_that_does_not_exist_or_has_another_gamma_is_refused(settings: Lea
         run_learner(replace(settings, gating=GatingConfig(gamma=0.5)))
 
 
-def test_three_skipped_steps_in_a_row_end_the_run_and_leave_their_batches(settings: LearnerSettings) -> None:
-    settings = with_learner(settings, lr=1e30, grad_clip=1e30, warmup_steps=0)
+@pytest.mark.parametrize("max_lag", [4, 0])  # at 0, tickets must go on although a skipped step publishes nothing
+def test_three_skipped_steps_in_a_row_end_the_run_and_leave_their_batches(
+    settings: LearnerSettings, max_lag: int
+) -> None:
+    settings = with_learner(settings, lr=1e30, grad_clip=1e30, warmup_steps=0, stall_s=60.0)
+    settings = replace(settings, admission=AdmissionConfig(max_lag=max_lag))
     with open_run(settings) as line:
         with pytest.raises(VergeError, match="3 steps in a row, up to 4, were skipped"):
             train(settings)

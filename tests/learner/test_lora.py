@@ -77,3 +77,8 @@ def test_adapters_are_restored_from_a_checkpoint(model: Path, tmp_path: Path) ->
 def test_targets_that_cannot_be_adapted_are_refused(model: Path, targets: tuple[str, ...], message: str) -> None:
     with pytest.raises(VergeError, match=message):
         trainer_of(model, targets=targets)
+
+
+def test_a_target_that_is_not_linear_is_refused(model: Path) -> None:
+    with pytest.raises(VergeError, match="one of them is a Embedding; name linear layers only"):
+        trainer_of(model, targets=("embed_tokens",))

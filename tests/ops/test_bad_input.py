@@ -106,6 +106,15 @@ def test_a_prompt_that_does_not_fit_is_named_with_the_arithmetic(
     assert "16" in message
 
 
+def test_a_length_penalty_beside_a_problem_with_a_limit_of_its_own_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
+) -> None:
+    lines = [json.dumps(PROBLEM), json.dumps(PROBLEM | {"id": "p2", "max_completion_tokens": 4})]
+    config = write(tmp_path, tiny_model, lines)
+    message = refusal(capsys, monkeypatch, "up", config, "--set", "objective.overlong_cache=2")
+    assert "problem p2 has a max_completion_tokens of its own" in message
+
+
 def test_a_context_beyond_the_models_positions_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
 ) -> None:

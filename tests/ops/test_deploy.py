@@ -1,5 +1,6 @@
 """What compose.yaml and the Kubernetes overlays say is what the command line, the config and Kubernetes accept."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def verge_words(image: str, command: list[str], arguments: list[str]) -> list[st
     """`verge …` as one list, out of a container's command and arguments; None where it is another program."""
     words = [*(command or (["tini", "--", "verge"] if "verge" in image else [])), *arguments]
     if words[:2] == ["sh", "-c"]:
-        words = words[2].partition(" > ")[0].split()
+        words = shlex.split(words[2].partition(" > ")[0])
     return words[words.index("verge") :] if "verge" in words else None
 
 

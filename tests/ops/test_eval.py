@@ -38,6 +38,17 @@ def test_an_evaluation_that_was_cut_short_continues_with_what_is_missing(tmp_pat
     assert read_tallies(path) == (SUBJECT, {"a": counted("a", 3), "b": counted("b", 0)})
 
 
+def test_a_problem_that_the_verifier_failed_on_is_sampled_again(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    file = TallyFile(path, SUBJECT)
+    file.add(counted("a", 3, n=7, errors=1))
+    file.add(counted("b", 0))
+    file.close()
+    again = TallyFile(path, SUBJECT)
+    assert list(again.done) == ["b"]
+    again.close()
+
+
 def test_a_file_of_another_evaluation_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     TallyFile(path, SUBJECT).close()
@@ -73,6 +84,8 @@ def test_two_evaluations_are_compared_problem_by_problem() -> None:
     assert [row["id"] for row in found["newly_lost"]] == ["a"]
     with pytest.raises(VergeError, match="of different problems"):
         compare_tallies(before, (replace(SUBJECT, problems="q"), after[1]), [1])
+    with pytest.raises(VergeError, match=r"has 8 judged completions of problem a, too few for pass@9; lower --k"):
+        compare_tallies(before, after, [9])
     with pytest.raises(VergeError, match="has 1 of 2 problems; run it to its end"):
         compare_tallies((SUBJECT, {"a": counted("a", 4)}), after, [1])
 

@@ -90,6 +90,8 @@ def test_logs_that_are_followed_show_whole_lines_as_they_come(tmp_path: Path) ->
             out.write(part)
             out.flush()
         assert process.stdout.readline() == b"learner | half and half\n"
+        (folder / "logs" / "evaluation.log").write_text("later\n")
+        assert process.stdout.readline() == b"evaluation | later\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
 
