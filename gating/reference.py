@@ -15,10 +15,26 @@ from gating.history import LikelihoodAdvantage
 from gating.registry import register
 
 
+@dataclass(frozen=True, eq=False)
 class ReferenceAdvantage(LikelihoodAdvantage):
-    """Base of the advantages that also read log-probs under a frozen reference model."""
+    """Base of the advantages that also read log-probs under a frozen reference model.
+
+    base_a, base_b: the reference's own successes and failures, scalars or one per group; prior_a, prior_b: what its
+    solve rate is thought to be before any.
+    """
+
+    prior_a: float = 1.0
+    prior_b: float = 1.0
+    base_a: npt.ArrayLike = 0.0
+    base_b: npt.ArrayLike = 0.0
 
     dynamic: ClassVar[frozenset[str]] = frozenset({"base_a", "base_b"})
+
+    def __post_init__(self) -> None:
+        scalar("prior_a", self.prior_a, 0, above=True)
+        scalar("prior_b", self.prior_b, 0, above=True)
+        real("base_a", self.base_a, 0)
+        real("base_b", self.base_b, 0)
 
     @property
     def min_group(self) -> int:
@@ -44,22 +60,18 @@ class KLControl(ReferenceAdvantage):
 
     One of two must be given: `beta`, or `mu`, the solve rate to reach, from which each problem gets the β that would
     lift the reference's posterior mean to it (clipped to [beta_min, beta_max]).
-    base_a, base_b: the reference's own successes and failures, scalars or one per group.
     """
 
     beta: float | None = None
     mu: float | None = None
     beta_min: float = 0.02
     beta_max: float = 10.0
-    prior_a: float = 1.0
-    prior_b: float = 1.0
-    base_a: npt.ArrayLike = 0.0
-    base_b: npt.ArrayLike = 0.0
 
     name: ClassVar[str] = "kl_control"
     source: ClassVar[str] = "Dymetman, arXiv 2605.02375 (DESIGN §5); one β is the usual KL-regularised objective"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.beta is None) == (self.mu is None):
             given = "neither" if self.beta is None else f"beta = {self.beta} and mu = {self.mu}"
             raise ValueError(f"kl_control needs either beta, one for all, or mu, a solve rate to reach; it got {given}")
@@ -68,10 +80,6 @@ class KLControl(ReferenceAdvantage):
         else:
             scalar("mu", self.mu, 0, 1, above=True, below=True)
         scalar("beta_max", self.beta_max, scalar("beta_min", self.beta_min, 0, above=True))
-        scalar("prior_a", self.prior_a, 0, above=True)
-        scalar("prior_b", self.prior_b, 0, above=True)
-        real("base_a", self.base_a, 0)
-        real("base_b", self.base_b, 0)
 
     @property
     def reads_base_evidence(self) -> bool:
@@ -102,30 +110,22 @@ class Filtered(ReferenceAdvantage):
 
     z: where Z = a(right) comes from: "group", the mean of v·a/π over the group's others (unbiased, and 0 where none of
     them is right: then a right answer is at the cap); "posterior", the posterior mean of the reference's solve rate.
-    base_a, base_b: the reference's own successes and failures, scalars or one per group.
     """
 
     divergence: filtered.Divergence = "alpha"
     alpha: float = 0.25
     cap: float = 10.0
     z: str = "group"
-    prior_a: float = 1.0
-    prior_b: float = 1.0
-    base_a: npt.ArrayLike = 0.0
-    base_b: npt.ArrayLike = 0.0
 
     name: ClassVar[str] = "filtered"
     source: ClassVar[str] = "α-DPG, Kruszewski et al., arXiv 2512.05962; Dymetman, arXiv 2605.02375"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("divergence", self.divergence, filtered.DIVERGENCES)
         one_of("z", self.z, ("group", "posterior"))
         scalar("alpha", self.alpha, 0, 1, below=True)
         scalar("cap", self.cap, 0, above=True)
-        scalar("prior_a", self.prior_a, 0, above=True)
-        scalar("prior_b", self.prior_b, 0, above=True)
-        real("base_a", self.base_a, 0)
-        real("base_b", self.base_b, 0)
 
     @property
     def reads_base_evidence(self) -> bool:

@@ -13,6 +13,7 @@ import typer
 from ops.eval_cli import evaluate_command
 from ops.gating_cli import app as gating_app
 from ops.measure_cli import bench, lab
+from ops.options import AsJson, Overrides
 from ops.problems_cli import app as problems_app
 from ops.runs_cli import down, logs, ps
 from ops.sim_cli import sim
@@ -38,10 +39,6 @@ ConfigFile = Annotated[Path, typer.Argument(help="A run's TOML file.", show_defa
 RunPath = Annotated[
     Path, typer.Argument(help="A run's TOML file, or the folder of a run that was started.", show_default=False)
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override one field; repeat for more.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @app.command()

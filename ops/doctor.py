@@ -11,7 +11,7 @@ from pathlib import Path
 from ops.config import RunConfig
 from ops.models import MODELS
 from ops.runfolder import read_password
-from store.binaries import bundled_binary
+from store.binaries import find_binary
 from store.errors import VergeError
 
 _ADAM_BYTES = 16
@@ -51,16 +51,18 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         there = importlib.util.find_spec(package) is not None
         yield Finding(f"package {package}", there, "installed" if there else "missing",
                       f"pip install 'verge-rl[{extra}]'")  # fmt: skip
-    if gpus and config.actor.tensor_parallel * config.actor.count + 1 > gpus:
-        wanted = config.actor.tensor_parallel * config.actor.count + 1
+    wanted = config.actor.tensor_parallel * config.actor.count + 1
+    if 0 < gpus < wanted:
         yield Finding("GPUs enough", False, f"{gpus} for {config.actor.count} actors of {config.actor.tensor_parallel} "
                       f"and the learner ({wanted})", "lower actor.count or actor.tensor_parallel")  # fmt: skip
 
 
 def _programs(config: RunConfig) -> Iterator[Finding]:
     if config.store.url is None:
-        server = next(filter(None, map(shutil.which, ("redis-server", "valkey-server"))), None) or bundled_binary()
-        yield Finding("embedded store", server is not None, server or "missing", "apt-get install redis-server")
+        try:
+            yield Finding("embedded store", True, str(find_binary()))
+        except VergeError:
+            yield Finding("embedded store", False, "missing", "apt-get install redis-server")
     compiler = shutil.which("g++")
     yield Finding("C++ compiler", compiler is not None, compiler or "missing", "apt-get install g++")
     if config.problems.verifier == "code" and config.verifier.sandbox == "bubblewrap":

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from ops.options import AsJson, Overrides
 from ops.runfolder import open_config
 from store.errors import VergeError
 
@@ -26,10 +27,8 @@ def evaluate_command(
     against: Annotated[
         Path | None, typer.Option(help="An earlier evaluation of the same problems: gains, newly solved and lost.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override one field of the run.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
 ) -> None:
     """pass@k of a model from samples: unbiased, with errors over problems, and paired against another model's.
 
@@ -49,13 +48,11 @@ def evaluate_command(
     with _Bar(len(problems), quiet=as_json) as bar:
         subject, tallies = evaluate_model(config, model or config.model.path, problems, samples, out, bar.show)
     found = report(subject, tallies, ks) | {"out": str(out)}
-    if before is not None:
-        try:
+    try:
+        if before is not None:
             found["against"] = compare_tallies(before, (subject, {tally.id: tally for tally in tallies}), ks)
-        except VergeError:
-            print(json.dumps(found, indent=2) if as_json else _text(found))  # what was sampled is worth knowing
-            raise
-    print(json.dumps(found, indent=2) if as_json else _text(found))
+    finally:  # what was sampled is worth knowing also where it cannot be compared
+        print(json.dumps(found, indent=2) if as_json else _text(found))
 
 
 def _ks(text: str, samples: int) -> list[int]:

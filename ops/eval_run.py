@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actors.config import SamplingConfig
-from actors.engine import Engine, Sample
+from actors.engine import Engine
 from actors.loop import engine_settings
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
@@ -15,7 +18,7 @@ from ops.models import resolve_model
 from ops.prepare import load_tokenizer
 from ops.tally import Subject, Tally, TallyFile, problems_digest
 from store.errors import VergeError
-from store.snapshots import WEIGHTS_FILE, sha256_of
+from store.snapshots import sha256_of
 from store.wire import Problem, Verdict
 
 
@@ -41,14 +44,12 @@ def evaluate_model(
     """
     folder = resolve_model(model)
     sampling = config.sampling.model_copy(update={"group_size": samples})
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
         raise VergeError(f"model {folder} has no safetensors file")
-    single = [sha256_of(file) for file in weights]
-    digest = single[0] if weights[0].name == WEIGHTS_FILE else "+".join(part[:16] for part in single)
     subject = Subject(
         model=str(folder),
-        weights=digest,
+        weights="+".join(map(sha256_of, files)),
         problems=problems_digest(problems),
         count=len(problems),
         samples=samples,
@@ -84,8 +85,7 @@ async def _sample(
 
     async def one(problem: Problem) -> None:
         async with at_once:
-            drawn = await engine.generate(prompts[problem.id])
-            file.add(await tally(problem, drawn, verifiers, tokenizer))
+            file.add(await sampled(engine, problem, prompts[problem.id], verifiers, tokenizer))
             progress(len(file.done))
 
     try:
@@ -99,8 +99,11 @@ async def _sample(
         await engine.close()
 
 
-async def tally(problem: Problem, samples: Sequence[Sample], verifiers: Verifiers, tokenizer: Any) -> Tally:
-    """Judge one problem's completions."""
+async def sampled(
+    engine: Engine, problem: Problem, prompt_ids: NDArray[np.int32], verifiers: Verifiers, tokenizer: Any
+) -> Tally:
+    """Sample and judge one problem's completions, within its own limits where it has any. prompt_ids: int32 [P]."""
+    samples = await engine.generate(prompt_ids, problem.max_completion_tokens)
     drawn = [sample for sample in samples if sample.complete]
     texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in drawn]
     judged = await asyncio.gather(

@@ -14,7 +14,7 @@ from gating.passk import pass_at_k
 from ops.config import RunConfig
 from ops.runfolder import write_atomically
 from store.errors import VergeError
-from store.wire import Problem, Verdict
+from store.wire import Problem
 
 Floats = NDArray[np.float64]
 
@@ -65,6 +65,7 @@ async def _sample(
     from actors.loop import engine_settings
     from actors.prompts import encode_prompts
     from actors.verifiers import Verifiers
+    from ops.eval_run import sampled
 
     n = config.evaluation.samples_per_problem
     sampling = config.sampling.model_copy(update={"group_size": n})
@@ -78,20 +79,10 @@ async def _sample(
             if version > 0:
                 await engine.update(version, model)
 
-            async def count(problem: Problem) -> tuple[int, int]:
-                drawn = await engine.generate(prompts[problem.id], problem.max_completion_tokens)
-                samples = [sample for sample in drawn if sample.complete]
-                texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in samples]
-                verdicts = await asyncio.gather(
-                    *(
-                        verifiers.verify(problem, text, sample.finish_reason)
-                        for text, sample in zip(texts, samples, strict=True)
-                    )
-                )
-                judged = [verdict for _, verdict in verdicts if verdict is not Verdict.ERROR]
-                return len(judged), sum(verdict is Verdict.CORRECT for verdict in judged)
-
-            counts = np.array(await asyncio.gather(*(count(problem) for problem in problems)), dtype=np.int64)
+            tallies = await asyncio.gather(
+                *(sampled(engine, problem, prompts[problem.id], verifiers, tokenizer) for problem in problems)
+            )
+            counts = np.array([(tally.n, tally.correct) for tally in tallies], dtype=np.int64)
             if counts[:, 0].min() < max(config.evaluation.k):
                 raise VergeError(
                     f"a held-out problem has only {counts[:, 0].min()} judged completions, too few for "

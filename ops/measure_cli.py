@@ -7,14 +7,13 @@ import typer
 
 from ops.figures import print_figures
 from ops.gating_cli import refusals
+from ops.options import AsJson
 from store.errors import VergeError
 
 SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
 
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @bench.command()

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ops.options import AsJson
 from store.errors import VergeError
 
 app = typer.Typer(no_args_is_help=True, help="Look at problems before a run does, or give it more.")
@@ -35,7 +36,7 @@ def check(
         typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="As in `verge up`: problems.columns.prompt=question"),
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Verify each problem's reference answer.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """What a run would meet: counts, duplicates, lengths, missing answers, and whether reference answers verify.
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ops.options import AsJson
 from ops.runfolder import CONFIG_FILE, holder, open_config, store_endpoint
 from store.client import Store
 from store.errors import VergeError
@@ -23,7 +24,6 @@ LOOK_EVERY_S = 0.2
 _STORE_WITHIN_S = 3.0
 
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 def ps(

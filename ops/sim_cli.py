@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from ops.options import AsJson
 from store.errors import VergeError
 
 
@@ -18,7 +19,7 @@ def sim(
         typer.Option("--set", metavar="FIELD=VALUE", help="Any field of the scene; `--fields` explains them."),
     ] = None,
     fields: Annotated[bool, typer.Option("--fields", help="Print the fields of a scene with their defaults.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Scripted actors and steps around the real store and the real learner loop: no model, real time.
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ops.config import RunConfig
 from ops.gate import gate_of
+from ops.options import AsJson, Overrides
 from ops.runfolder import open_config, read_password, store_of
 from store import queries
 from store.acl import Role, acl_file, rules, user
@@ -27,10 +28,6 @@ from store.statefile import check_state
 app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
 
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Override one field; repeat for more.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 
 @app.command()

@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from gating import passk
+from ops.runfolder import write_atomically
 from store.errors import VergeError
 from store.wire import Problem
 
@@ -76,11 +77,8 @@ class TallyFile:
             # Where the verifier or the engine failed, the problem is tried again: by now it may be mended.
             self.done = {name: tally for name, tally in kept.items() if not tally.errors}
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("w", encoding="utf-8") as whole:  # without the line that was cut short
-            for line in (asdict(subject), *map(asdict, self.done.values())):
-                whole.write(json.dumps(line) + "\n")
-        temporary.replace(path)
+        kept_lines = (asdict(subject), *map(asdict, self.done.values()))  # without the one that was cut short
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept_lines))
         self._file: TextIO = path.open("a", encoding="utf-8")
 
     def add(self, tally: Tally) -> None:
@@ -186,5 +184,4 @@ def _changed(solved: Tally, unsolved: Tally) -> dict[str, Any]:
 
 
 def _column(tallies: Sequence[Tally], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    assert name in {field.name for field in fields(Tally)}
     return np.array([getattr(tally, name) for tally in tallies], dtype=np.float64)

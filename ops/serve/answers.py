@@ -1,9 +1,11 @@
 """What the HTTP API answers: the types of its OpenAPI document. Numbers that are not finite are null."""
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from store.wire import Manifest
 
 
 class _Answer(BaseModel):
@@ -139,25 +141,11 @@ class Dynamics(_Answer):
     steps: list[dict[str, float | None]]
 
 
-class Snapshot(_Answer):
-    """A published version of the weights."""
-
-    version: int
-    path: str
-    sha256: str
-    bytes: int
-    step: int
-    time_s: float
-    format: Literal["full", "delta"]
-    base: int
-    """The version that a delta changes; −1 for none."""
-
-
 class Snapshots(_Answer):
     """Every published version, oldest first."""
 
     total: int
-    weights: list[Snapshot]
+    weights: list[Manifest]
 
 
 class Summary(_Answer):
@@ -166,7 +154,7 @@ class Summary(_Answer):
     run: str
     phase: str
     reason: str
-    weights: Snapshot | None
+    weights: Manifest | None
     problems: dict[str, int]
     groups: dict[str, int]
     tickets: dict[str, int]

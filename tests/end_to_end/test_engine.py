@@ -10,9 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from actors.config import VerifierConfig
 from actors.engine import Sample
+from actors.verifiers import Verifiers
 from learner.batches import TrainCompletion, TrainGroup, pack
 from learner.policy import DeviceBatch, Policy, shape_of
+from ops.eval_run import sampled
+from store.wire import Problem
 from tests.end_to_end.live import LiveEngine
 
 PROMPT = "1234=56:"
@@ -125,3 +129,12 @@ def test_a_cancelled_group_leaves_the_engine_serving(live: LiveEngine) -> None:
 
     assert all(sample.complete for sample in live.run(cancel_one()))
     assert live.engine.death is None
+
+
+def test_an_evaluation_samples_a_problem_within_its_own_limit(live: LiveEngine) -> None:
+    problem = Problem("p", "1234=10:", "countdown", {"digits": "1234", "target": 10}, max_completion_tokens=2)
+    verifiers = Verifiers(VerifierConfig())
+    tally = live.run(sampled(live.engine, problem, prompt_ids(live, "1234=10:"), verifiers, live.tokenizer))
+    assert (tally.n, tally.errors) == (8, 0)
+    assert tally.tokens <= 16
+    assert tally.truncated > 0
