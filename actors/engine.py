@@ -14,35 +14,11 @@ from numpy.typing import NDArray
 from actors.config import Update
 from actors.environment import one_process, prepare_environment
 from actors.load import Load
+from actors.settings import EngineSettings
 from actors.vllm_plugin import Worker
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE
 from store.wire import Span
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What an engine is started with.
-
-    `stop_token_ids` are all the ids that end a completion. The fields named `cpu_` matter on a CPU only; `cpu_cores`
-    are the machine's numbers, None for vLLM's choice.
-    """
-
-    model: Path
-    version: int
-    dtype: str
-    context_tokens: int
-    max_completion_tokens: int
-    group_size: int
-    temperature: float
-    stop_token_ids: tuple[int, ...]
-    max_sequences: int
-    tensor_parallel: int
-    gpu_memory_share: float
-    cpu_kv_cache_gib: int
-    cpu_cores: tuple[int, ...] | None
-    update: Update
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)

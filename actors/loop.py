@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
-from actors.engine import Engine, EngineSettings, Sample
-from actors.environment import machine_cores
+from actors.engine import Engine, Sample
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
-from actors.weights import CannotRead, Snapshots, scratch_folder
+from actors.weights import CannotRead, Snapshots
 from store.client import Store
 from store.errors import VergeError
 from store.wire import Completion, Problem, RolloutGroup, Ticket, Verdict
@@ -252,89 +251,6 @@ class Actor:
             if phase in ("done", "failed"):
                 say(f"the run is {phase}{': ' + reason if reason else ''}")
                 self._draining.set()
-
-
-def _stop_starting(*_: object) -> None:
-    """End an engine that is starting as an error would: ended by the signal itself, it would leave its processes."""
-    raise VergeError("stopped on request, while its engine was starting")
-
-
-async def run_actor(settings: ActorSettings) -> None:
-    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
-    where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
-    store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
-    try:
-        with scratch_folder() as scratch:
-            await _serve(settings, store, Snapshots(store, scratch))
-    finally:
-        await store.close()
-
-
-async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) -> None:
-    from transformers import AutoTokenizer
-
-    snapshot = None
-    began = said = time.monotonic()
-    while snapshot is None:
-        snapshot = await snapshots.newest(-1, block_ms=1000)
-        if time.monotonic() - said > SAY_WHY_EVERY_S:
-            said = time.monotonic()
-            say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
-    version, folder = snapshot.manifest.version, snapshot.folder
-    tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    signal.signal(signal.SIGTERM, _stop_starting)
-    # The learner keeps what an engine that starts, for minutes perhaps, is going to read.
-    await store.beat(settings.name, {"engine": "starting", "reads_from": snapshots.reads_from})
-    engine = await Engine.start(
-        engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
-    )
-    say(f"generating with version {version} from {folder}")
-    try:
-        await Actor(settings, store, engine, tokenizer, snapshots).run()
-    finally:
-        await engine.close()
-
-
-def engine_settings(
-    model: Path, version: int, weights: Path, tokenizer: Any, actor: ActorConfig, sampling: SamplingConfig, seed: int
-) -> EngineSettings:
-    """What an engine is started with to serve `weights`, a version of `model`."""
-    return EngineSettings(
-        model=weights,
-        version=version,
-        dtype=actor.dtype,
-        context_tokens=actor.context_tokens,
-        max_completion_tokens=sampling.max_completion_tokens,
-        group_size=sampling.group_size,
-        temperature=sampling.temperature,
-        stop_token_ids=stop_token_ids(model, tokenizer),
-        max_sequences=actor.max_sequences,
-        tensor_parallel=actor.tensor_parallel,
-        gpu_memory_share=actor.gpu_memory_share,
-        cpu_kv_cache_gib=actor.cpu_kv_cache_gib,
-        cpu_cores=None if actor.cpu_cores is None else machine_cores(actor.cpu_cores),
-        update=actor.update,
-        seed=seed,
-    )
-
-
-def stop_token_ids(model: Path, tokenizer: Any) -> tuple[int, ...]:
-    """Every end-of-sequence id the model names: its generation config's and its tokenizer's.
-
-    Raises:
-        VergeError: it names none, so that no completion could ever be finished.
-    """
-    from transformers import GenerationConfig
-
-    found: set[int] = set()
-    with contextlib.suppress(OSError):  # a model without generation_config.json
-        named = GenerationConfig.from_pretrained(model).eos_token_id
-        found.update(named if isinstance(named, list) else [named] if named is not None else [])
-    if tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
-    if not found:
-        raise VergeError(f"model {model} names no end-of-sequence token, so no completion could ever be finished")
-    return tuple(sorted(found))
 
 
 def say(message: str) -> None:

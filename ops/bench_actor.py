@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from actors.engine import Engine
-from actors.loop import Actor, ActorSettings, engine_settings
+from actors.loop import Actor, ActorSettings
 from actors.prompts import encode_prompts
+from actors.settings import engine_settings
 from actors.weights import Snapshots
 from learner.publish import Publisher
 from learner.store_thread import StoreThread

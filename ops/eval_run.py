@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from actors.config import SamplingConfig
 from actors.engine import Engine
-from actors.loop import engine_settings
 from actors.prompts import encode_prompts
+from actors.settings import engine_settings
 from actors.verifiers import Verifiers
 from ops.config import RunConfig
 from ops.models import resolve_model

@@ -62,8 +62,8 @@ async def _sample(
     from transformers import AutoTokenizer
 
     from actors.engine import Engine
-    from actors.loop import engine_settings
     from actors.prompts import encode_prompts
+    from actors.settings import engine_settings
     from actors.verifiers import Verifiers
     from ops.eval_run import sampled
 

@@ -88,7 +88,8 @@ def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()
     """One actor, on uvloop."""
     import uvloop
 
-    from actors.loop import ActorSettings, run_actor
+    from actors.loop import ActorSettings
+    from actors.process import run_actor
 
     config = open_config(run, overrides)
     url, password = store_endpoint(config)

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from actors.config import VerifierConfig
-from actors.loop import stop_token_ids
 from actors.prompts import encode_prompts
+from actors.settings import stop_token_ids
 from actors.verifiers import Verifiers
 from store.errors import VergeError
 from store.wire import Completion, Problem, RolloutGroup, Span, Verdict, decode_group, encode_group

@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.engine import Engine, EngineSettings
-from actors.loop import stop_token_ids
+from actors.engine import Engine
+from actors.settings import EngineSettings, stop_token_ids
 
 Result = TypeVar("Result")
 
