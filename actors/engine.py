@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -60,6 +61,7 @@ class Engine:
         self._llm = llm
         self._settings = settings
         self._updates = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._open = asyncio.Event()
         self._open.set()
         self._sampling = 0
@@ -79,12 +81,14 @@ class Engine:
         prepare_environment(settings.cpu_kv_cache_gib)
         try:
             from vllm import AsyncEngineArgs
+            from vllm.envs import disable_envs_cache, enable_envs_cache
             from vllm.platforms import current_platform
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise VergeError(
                 f"vLLM cannot be imported ({error}); install the extra `actor` on a GPU or `actor-cpu` on a CPU"
             ) from error
+        disable_envs_cache()  # of an engine before this one
         load = Load(settings.max_sequences, settings.group_size)
         args = AsyncEngineArgs(
             model=str(settings.model),
@@ -111,6 +115,9 @@ class Engine:
         engine = cls(llm, settings, load)
         del llm  # a frame of an import inside vLLM outlives this call and would keep it beyond `close`
         await engine._llm.update_weight_version(str(settings.version))
+        enable_envs_cache()  # vLLM asks for one at every token; its own processes do the same
+        gc.collect()
+        gc.freeze()  # a collection of all that has been imported would hold up the event loop for half a second
         return engine
 
     def room(self, given: int) -> int:
@@ -134,8 +141,10 @@ class Engine:
         """
         done: list[Sample] = []
         while (missing := self._settings.group_size - len(done)) > 0:
-            await self._open.wait()
-            version = self.version
+            async with self._turn:  # one group in a round of the event loop: many at once would hold it up
+                await asyncio.sleep(0)
+                await self._open.wait()
+            version = self.version  # and until the request is sent, nothing is awaited: it precedes any update
             self._sampling += 1
             try:
                 samples = await self._sample(prompt_ids, missing, max_tokens or self._settings.max_completion_tokens)
@@ -147,8 +156,16 @@ class Engine:
         return done
 
     async def _sample(self, prompt_ids: NDArray[np.int32], count: int, max_tokens: int) -> list[Sample]:
+        final = None
+        async for output in self.request(prompt_ids, count, max_tokens):
+            final = output
+        if final is None or list(final.prompt_token_ids) != prompt_ids.tolist():
+            raise VergeError("vLLM returned other prompt tokens than it was sent; this version of vLLM cannot be used")
+        return [_sample(completion) for completion in final.outputs]
+
+    def request(self, prompt_ids: NDArray[np.int32], count: int, max_tokens: int) -> AsyncIterator[Any]:
+        """vLLM's own outputs for `count` completions of a prompt: one, when all have ended. Says nothing of updates."""
         from vllm import SamplingParams
-        from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
         self.requests += 1
@@ -162,13 +179,12 @@ class Engine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist(), cache_salt=f"version-{self.version}")
-        final = None
-        async for output in self._llm.generate(prompt, params, request_id=f"group-{self.requests}"):
-            final = output
-        if final is None or list(final.prompt_token_ids) != prompt_ids.tolist():
-            raise VergeError("vLLM returned other prompt tokens than it was sent; this version of vLLM cannot be used")
-        return [_sample(completion) for completion in final.outputs]
+        # With its type, a prompt is one that needs no rendering: vLLM would send any other to a thread and back.
+        prompt: Any = {
+            "type": "token", "prompt_token_ids": prompt_ids.tolist(), "cache_salt": f"version-{self.version}",
+        }  # fmt: skip
+        outputs: AsyncIterator[Any] = self._llm.generate(prompt, params, request_id=f"group-{self.requests}")
+        return outputs
 
     async def update(self, version: int, weights: Path) -> float:
         """Replace the weights by those of the folder `weights`.
@@ -217,6 +233,7 @@ class Engine:
         self._llm.shutdown(timeout=1.0)  # its workers hold nothing that is worth waiting for
         await asyncio.sleep(0.1)  # its output task ends, which refers to it …
         self._llm = None
+        gc.unfreeze()
         gc.collect()  # … and it is part of a cycle: its own clean-up fails at the interpreter's end
 
 

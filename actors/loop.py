@@ -15,6 +15,7 @@ from actors.config import ActorConfig, SamplingConfig, VerifierConfig
 from actors.engine import Engine, Sample
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
+from actors.verifiers.registry import answers_at_once
 from actors.weights import CannotRead, Snapshots
 from store.client import Store
 from store.errors import VergeError
@@ -156,7 +157,7 @@ class Actor:
         samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
         self._verifying += 1
         try:
-            completions = tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
+            completions = await self._judged(problem, samples)
             group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
             self._check_errors(completions)
             await self._store.commit(self._settings.name, group)
@@ -177,9 +178,15 @@ class Actor:
             return found[0], prompts[problem_id]
         return self._problems[problem_id]
 
+    async def _judged(self, problem: Problem, samples: list[Sample]) -> tuple[Completion, ...]:
+        judged = [self._judge(problem, sample) for sample in samples]
+        if answers_at_once(problem.verifier):  # eight tasks that never wait would cost more than what they do
+            return tuple([await one for one in judged])
+        return tuple(await asyncio.gather(*judged))
+
     async def _judge(self, problem: Problem, sample: Sample) -> Completion:
         if sample.complete:
-            text = self._tokenizer.decode(sample.token_ids, skip_special_tokens=True)
+            text = self._tokenizer.decode(sample.token_ids.tolist(), skip_special_tokens=True)
             reward, verdict = await self._verifiers.verify(problem, text, sample.finish_reason)
         else:
             reward, verdict = 0.0, Verdict.ERROR

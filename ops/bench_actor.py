@@ -3,7 +3,8 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +39,83 @@ def run(config: RunConfig, groups: int, rounds: int) -> dict[str, Any]:
     """Measure one engine on this machine, with the store beside it; bare and as an actor in turn, `rounds` times each.
 
     Bare: every prompt is sent to vLLM at once, and what comes back is dropped. As an actor: tickets of the same prompts
-    are issued, and time ends with the last commit. Both samples are at new weights each time, so that no prefix is
-    cached. Then weights are published while the actor generates.
+    are issued, and time ends with the last commit. Which of the two comes first changes from round to round. Both
+    sample at new weights each time, so that no prefix is cached. Then weights are published while the actor generates.
 
     Args:
         config: model, problems, sampling and actor are used.
         groups: rollout groups of one measurement.
 
     Returns:
-        `checks`: throughput_over_bare, the median of the rounds; loop_lag_p99_ms, how late the actor's event loop ran a
-        timer of 10 ms; update_pause_ms, the median time in which no token was generated; publish_to_first_token_ms, the
-        median from the learner's call to the first token of those weights. Beside them the part of the lag in which the
-        loop itself was computing (the rest is a machine that was busy with others), and the rounds: tokens per second,
-        and CPU microseconds of the actor's process (the engine's has its own) per token.
+        What `figures` makes of it.
     """
     prepared = prepare(config)
     with tempfile.TemporaryDirectory(prefix="verge-bench-") as folder, EmbeddedServer(Path(folder)) as server:
         import uvloop
 
         return uvloop.run(_Bench(config, prepared, server, Path(folder), groups).measure(rounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measurement: completion `tokens` in `seconds`, for which this process computed `cpu_s` (the engine's has its
+    own); and of each timer of 10 ms how late it was, and for how much of that the event loop itself computed, both in
+    seconds."""
+
+    tokens: int
+    seconds: float
+    cpu_s: float
+    lags: tuple[tuple[float, float], ...]
+
+    @property
+    def shown(self) -> dict[str, float]:
+        """Rates."""
+        return {"tokens_per_s": self.tokens / self.seconds, "cpu_us_per_token": 1e6 * self.cpu_s / self.tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One publication, in seconds: how long no token was generated, and from the learner's call to a new token."""
+
+    paused_s: float
+    first_token_s: float
+
+
+def figures(pairs: Sequence[tuple[Measured, Measured]], updates: Sequence[Update]) -> dict[str, Any]:
+    """What the measurements amount to.
+
+    Args:
+        pairs: of each round, the engine bare and as an actor.
+
+    Returns:
+        `checks`: throughput_over_bare, the median of the rounds' ratios of tokens per second; loop_lag_p99_ms of the
+        actor's event loop; update_pause_ms and publish_to_first_token_ms, medians. Beside them the same lag of the bare
+        engine's loop, and of either the part in which the loop itself was computing (the rest is a machine that was
+        busy with others); what the actor's own work costs of CPU, in microseconds per token; and the rounds.
+    """
+    ratio = _median(actor.tokens / actor.seconds * bare.seconds / bare.tokens for bare, actor in pairs)
+    (bare_lag, bare_own), (lag, own) = (
+        1e3 * np.quantile([lags for each in kind for lags in each.lags], 0.99, axis=0)
+        for kind in zip(*pairs, strict=True)
+    )
+    pause, first = 1e3 * _median(u.paused_s for u in updates), 1e3 * _median(u.first_token_s for u in updates)
+    return {
+        "checks": [
+            check("throughput_over_bare", ratio, SHARE, ratio >= SHARE),
+            check("loop_lag_p99_ms", float(lag), LAG_MS, bool(lag < LAG_MS)),
+            check("update_pause_ms", pause, PAUSE_MS, pause <= PAUSE_MS),
+            check("publish_to_first_token_ms", first, FIRST_TOKEN_MS, first <= FIRST_TOKEN_MS),
+        ],
+        "loop_lag_of_own_work_p99_ms": float(own),
+        "bare_loop_lag_p99_ms": float(bare_lag),
+        "bare_loop_lag_of_own_work_p99_ms": float(bare_own),
+        "own_cpu_us_per_token": 1e6 * _median(a.cpu_s / a.tokens - b.cpu_s / b.tokens for b, a in pairs),
+        "rounds": [{"bare": bare.shown, "actor": actor.shown} for bare, actor in pairs],
+    }
+
+
+def _median(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
 
 
 class _Bench:
@@ -72,7 +131,7 @@ class _Bench:
         self._tokenizer = load_tokenizer(prepared.model)
         context, completion = config.actor.context_tokens, config.sampling.max_completion_tokens
         self._prompts = encode_prompts(train, self._tokenizer, context, completion)
-        self._lags: list[tuple[float, float]] = []
+        self._longest = {problem.id: problem.max_completion_tokens or completion for problem in train}
         self._version = self._issued = 0
 
     async def measure(self, rounds: int) -> dict[str, Any]:
@@ -89,31 +148,22 @@ class _Bench:
             self._actor = asyncio.create_task(actor.run())
             await self._bare()
             await self._as_actor()  # what is done once is done: problems fetched, prompts encoded, connections made
-            self._lags.clear()
-            pairs = [(await self._bare(), await self._as_actor()) for _ in range(rounds)]
-            pauses, first_tokens = await self._publish()
+            pairs = [await self._pair(bare_first=number % 2 == 0) for number in range(rounds)]
+            updates = await self._publish()
             await self._store.set_phase("done")
             await self._actor
         finally:
             await self._engine.close()
             await client.close()
             await self._store.close()
-        ratio = float(np.median([actor["tokens_per_s"] / bare["tokens_per_s"] for bare, actor in pairs]))
-        lag, own = 1e3 * np.quantile(np.array(self._lags), 0.99, axis=0)
-        pause, first = (1e3 * float(np.median(times)) for times in (pauses, first_tokens))
-        return {
-            "checks": [
-                check("throughput_over_bare", ratio, SHARE, ratio >= SHARE),
-                check("loop_lag_p99_ms", float(lag), LAG_MS, bool(lag < LAG_MS)),
-                check("update_pause_ms", pause, PAUSE_MS, pause <= PAUSE_MS),
-                check("publish_to_first_token_ms", first, FIRST_TOKEN_MS, first <= FIRST_TOKEN_MS),
-            ],
-            "model": str(model),
-            "groups": len(self._ids),
-            "queued_sequences": self._engine.load.queue,
-            "loop_lag_of_own_work_p99_ms": float(own),
-            "rounds": [{"bare": bare, "actor": actor} for bare, actor in pairs],
-        }
+        facts = {"model": str(model), "groups": len(self._ids), "queued_sequences": self._engine.load.queue}
+        return facts | figures(pairs, updates)
+
+    async def _pair(self, bare_first: bool) -> tuple[Measured, Measured]:
+        if bare_first:
+            return await self._bare(), await self._as_actor()
+        actor = await self._as_actor()
+        return await self._bare(), actor
 
     def _settings(self) -> ActorSettings:
         config, (url, run, password) = self._config, self._where
@@ -137,17 +187,22 @@ class _Bench:
         self._version += 1
         await self._engine.update(self._version, self._prepared.model)
 
-    async def _bare(self) -> dict[str, float]:
+    async def _bare(self) -> Measured:
         """The engine alone."""
         await self._fresh_weights()
+        size = self._config.sampling.group_size
+
+        async def tokens_of(name: str) -> int:
+            request = self._engine.request(self._prompts[name], size, self._longest[name])
+            outputs = [output async for output in request]
+            return sum(len(completion.token_ids) for completion in outputs[-1].outputs)
 
         async def all_prompts() -> tuple[int, float]:
-            groups = await asyncio.gather(*(self._engine.generate(self._prompts[name]) for name in self._ids))
-            return sum(len(sample.token_ids) for group in groups for sample in group), time.time()
+            return sum(await asyncio.gather(*map(tokens_of, self._ids))), time.time()
 
-        return await _rates(all_prompts())
+        return await _measured(all_prompts())
 
-    async def _as_actor(self) -> dict[str, float]:
+    async def _as_actor(self) -> Measured:
         """From the first ticket to the last commit."""
         await self._fresh_weights()
 
@@ -160,10 +215,7 @@ class _Bench:
                 entries += more
             return sum(entry.tokens for entry in entries[-len(self._ids) :]), entries[-1].time_s
 
-        watch = asyncio.create_task(self._watch_lag())
-        rates = await _rates(all_tickets())
-        watch.cancel()
-        return rates
+        return await _measured(all_tickets())
 
     async def _issue(self) -> None:
         """A ticket for every prompt."""
@@ -176,22 +228,14 @@ class _Bench:
             self._actor.result()
             raise VergeError("stopped on request, before everything was measured")
 
-    async def _watch_lag(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due, cpu = loop.time() + LAG_EVERY_S, time.thread_time()
-            await asyncio.sleep(LAG_EVERY_S)
-            lag = max(0.0, loop.time() - due)
-            self._lags.append((lag, min(lag, time.thread_time() - cpu)))
-
-    async def _publish(self) -> tuple[list[float], list[float]]:
-        """Seconds of each pause, and from publishing to the first token, while the actor generates."""
+    async def _publish(self) -> list[Update]:
+        """New weights, while the actor generates."""
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(self._prepared.model, dtype="auto")
         weights = {name: value.detach() for name, value in model.named_parameters()}
         dtype = next(iter(weights.values())).dtype
-        pauses, first_tokens = [], []
+        updates = []
         busy = asyncio.create_task(self._keep_busy())
         with await asyncio.to_thread(StoreThread, *self._where) as line:
             publisher = Publisher(line, self._folder / "weights", self._prepared.model, 2, dtype)
@@ -205,12 +249,11 @@ class _Bench:
                 while self._engine.version != self._version:
                     await self._pause(1e-3)
                 await self._new_token()
-                first_tokens.append(time.perf_counter() - began)
-                pauses.append(self._engine.last_pause_s)
+                updates.append(Update(self._engine.last_pause_s, time.perf_counter() - began))
             await asyncio.to_thread(publisher.finish)
             publisher.close()
         busy.cancel()
-        return pauses, first_tokens
+        return updates
 
     async def _keep_busy(self) -> None:
         """Tickets without end."""
@@ -225,14 +268,26 @@ class _Bench:
             await self._pause(1e-3)
 
 
-async def _rates(work: Coroutine[Any, Any, tuple[int, float]]) -> dict[str, float]:
-    """Completion tokens per second, and CPU microseconds of this process (the engine's has its own) per token.
-
-    `work` returns its tokens, and when it was done, in Unix seconds: the store has this machine's clock.
-    """
+async def _measured(work: Coroutine[Any, Any, tuple[int, float]]) -> Measured:
+    """`work` returns its tokens, and when it was done, in Unix seconds: the store has this machine's clock."""
+    lags: list[tuple[float, float]] = []
+    watch = asyncio.create_task(_watch_lag(lags))
     began, cpu = time.time(), time.process_time()
-    tokens, ended = await work
-    return {
-        "tokens_per_s": tokens / (ended - began),
-        "cpu_us_per_token": 1e6 * (time.process_time() - cpu) / tokens,
-    }
+    try:
+        tokens, ended = await work
+        return Measured(tokens, ended - began, time.process_time() - cpu, tuple(lags))
+    finally:
+        watch.cancel()
+
+
+async def _watch_lag(lags: list[tuple[float, float]]) -> None:
+    """Note of a timer every 10 ms how late it is; those that a loop that was held up could not set are late, too."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        due, cpu = max(due, loop.time()), time.thread_time()
+        await asyncio.sleep(due - loop.time())
+        now, computed = loop.time(), time.thread_time() - cpu
+        while due <= now:
+            lags.append((now - due, min(now - due, computed)))
+            due += LAG_EVERY_S

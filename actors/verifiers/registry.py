@@ -73,6 +73,11 @@ BUILT_IN: dict[str, BuiltIn | Pooled] = {
 }
 
 
+def answers_at_once(spec: str) -> bool:
+    """Whether the verifier of a spec runs in the actor itself, without waiting for anything."""
+    return isinstance(BUILT_IN.get(spec), BuiltIn)
+
+
 def make_verifier(spec: str) -> Verifier:
     """The verifier of a spec: a name of BUILT_IN, `reasoning_gym:dataset`, or `python:module:function`.
 
