@@ -70,6 +70,7 @@ class Actor:
         self._held: dict[str, Ticket] = {}
         self._rollouts: set[asyncio.Task[None]] = set()
         self._verifying = 0
+        self._turn = asyncio.Lock()
         self._wants_full = False
         self._draining = asyncio.Event()
         self._completions = 0
@@ -179,6 +180,8 @@ class Actor:
         return self._problems[problem_id]
 
     async def _judged(self, problem: Problem, samples: list[Sample]) -> tuple[Completion, ...]:
+        async with self._turn:  # one group in a round of the event loop: short completions end many at once
+            await asyncio.sleep(0)
         judged = [self._judge(problem, sample) for sample in samples]
         if answers_at_once(problem.verifier):  # eight tasks that never wait would cost more than what they do
             return tuple([await one for one in judged])
