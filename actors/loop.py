@@ -40,6 +40,7 @@ class ActorSettings:
     lease_s: float
     patience_s: float
     payload_ttl_s: int
+    max_lag: int
     model: Path
     actor: ActorConfig
     sampling: SamplingConfig
@@ -207,16 +208,26 @@ class Actor:
             )
 
     async def _follow_weights(self) -> None:
-        """Load what the learner announces. What cannot be read is said, and the weights that are there go on serving:
-        admission bounds how old they may become."""
+        """Load what the learner announces. What cannot be read is said, and the weights that are there go on serving,
+        as long as what they write is not too old to be trained on.
+
+        Raises:
+            VergeError: it is.
+        """
         while True:
             try:
                 snapshot = await self._snapshots.newest(self._engine.version, block_ms=500)
             except CannotRead as error:
                 self._wants_full = True
-                say(f"goes on with version {self._engine.version}: {error}")
                 newest = await self._store.manifest()
-                await self._store.wait_manifest(newest.version if newest else -1, block_ms=int(1000 * TRY_AGAIN_S))
+                version, limit = newest.version if newest else -1, self._settings.max_lag
+                if (lag := version - self._engine.version) > limit:
+                    raise VergeError(
+                        f"{error}; version {self._engine.version}, which is loaded, is {lag} behind, more than"
+                        f" admission.max_lag = {limit}: nothing that it generates would be trained on"
+                    ) from None
+                say(f"goes on with version {self._engine.version}: {error}")
+                await self._store.wait_manifest(version, block_ms=int(1000 * TRY_AGAIN_S))
                 continue
             if snapshot is not None:
                 self._wants_full = False

@@ -1,6 +1,7 @@
 """`verge bench actor`: an actor with store, verification and commits, against its own vLLM engine driven bare."""
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Coroutine, Iterable, Sequence
@@ -58,19 +59,24 @@ def run(config: RunConfig, groups: int, rounds: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement: completion `tokens` in `seconds`, for which this process computed `cpu_s` (the engine's has its
-    own); and of each timer of 10 ms how late it was, and for how much of that the event loop itself computed, both in
-    seconds."""
+    """One measurement: completion `tokens` in `seconds`, for which this process computed `cpu_s`, and `all_cpu_s` with
+    those that it has started, the engine's and the server's; and of each timer of 10 ms how late it was, and for how
+    much of that the event loop itself computed, both in seconds."""
 
     tokens: int
     seconds: float
     cpu_s: float
+    all_cpu_s: float
     lags: tuple[tuple[float, float], ...]
 
     @property
     def shown(self) -> dict[str, float]:
         """Rates."""
-        return {"tokens_per_s": self.tokens / self.seconds, "cpu_us_per_token": 1e6 * self.cpu_s / self.tokens}
+        return {
+            "tokens_per_s": self.tokens / self.seconds,
+            "cpu_us_per_token": 1e6 * self.cpu_s / self.tokens,
+            "all_cpu_us_per_token": 1e6 * self.all_cpu_s / self.tokens,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,8 @@ def figures(pairs: Sequence[tuple[Measured, Measured]], updates: Sequence[Update
         `checks`: throughput_over_bare, the median of the rounds' ratios of tokens per second; loop_lag_p99_ms of the
         actor's event loop; update_pause_ms and publish_to_first_token_ms, medians. Beside them the same lag of the bare
         engine's loop, and of either the part in which the loop itself was computing (the rest is a machine that was
-        busy with others); what the actor's own work costs of CPU, in microseconds per token; and the rounds.
+        busy with others); what the actor's own work costs of CPU, in microseconds per token; throughput_over_bare as it
+        would be if CPU were all that counted, which the machine's other work changes least; and the rounds.
     """
     ratio = _median(actor.tokens / actor.seconds * bare.seconds / bare.tokens for bare, actor in pairs)
     (bare_lag, bare_own), (lag, own) = (
@@ -110,6 +117,7 @@ def figures(pairs: Sequence[tuple[Measured, Measured]], updates: Sequence[Update
         "bare_loop_lag_p99_ms": float(bare_lag),
         "bare_loop_lag_of_own_work_p99_ms": float(bare_own),
         "own_cpu_us_per_token": 1e6 * _median(a.cpu_s / a.tokens - b.cpu_s / b.tokens for b, a in pairs),
+        "cpu_over_bare": _median(b.all_cpu_s / b.tokens * a.tokens / a.all_cpu_s for b, a in pairs),
         "rounds": [{"bare": bare.shown, "actor": actor.shown} for bare, actor in pairs],
     }
 
@@ -175,6 +183,7 @@ class _Bench:
             lease_s=config.store.lease_s,
             patience_s=config.store.patience_s,
             payload_ttl_s=config.store.payload_ttl_s,
+            max_lag=config.admission.max_lag,
             model=self._prepared.model,
             actor=config.actor,
             sampling=config.sampling,
@@ -272,12 +281,25 @@ async def _measured(work: Coroutine[Any, Any, tuple[int, float]]) -> Measured:
     """`work` returns its tokens, and when it was done, in Unix seconds: the store has this machine's clock."""
     lags: list[tuple[float, float]] = []
     watch = asyncio.create_task(_watch_lag(lags))
-    began, cpu = time.time(), time.process_time()
+    began, cpu, all_cpu = time.time(), time.process_time(), _cpu_s(os.getpid())
     try:
         tokens, ended = await work
-        return Measured(tokens, ended - began, time.process_time() - cpu, tuple(lags))
+        cpu, all_cpu = time.process_time() - cpu, _cpu_s(os.getpid()) - all_cpu
+        return Measured(tokens, ended - began, cpu, all_cpu, tuple(lags))
     finally:
         watch.cancel()
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and all that it has started."""
+    process = Path("/proc", str(pid))
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        children = [child for task in process.glob("task/*/children") for child in task.read_text().split()]
+    except FileNotFoundError:  # it has ended
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(_cpu_s(int(child)) for child in children)
 
 
 async def _watch_lag(lags: list[tuple[float, float]]) -> None:

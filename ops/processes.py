@@ -102,6 +102,7 @@ def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()
         lease_s=config.store.lease_s,
         patience_s=config.store.patience_s,
         payload_ttl_s=config.store.payload_ttl_s,
+        max_lag=config.admission.max_lag,
         model=resolve_model(config.model.path),
         actor=config.actor,
         sampling=config.sampling,

@@ -23,7 +23,7 @@ from store.client import Store
 from store.errors import VergeError
 from store.queries import Gate, summary
 from store.server import EmbeddedServer
-from store.wire import Problem, RolloutGroup, Verdict
+from store.wire import Manifest, Problem, RolloutGroup, Verdict
 from tests.end_to_end.live import LiveEngine
 
 GROUP = 8
@@ -45,7 +45,7 @@ class Stage:
         self._where = (server.url, run, server.password)
         settings = ActorSettings(
             name="tested", run=run, store_url=server.url, store_password=server.password, lease_s=60.0, patience_s=10.0,
-            payload_ttl_s=3600, model=live.model, seed=0,
+            payload_ttl_s=3600, max_lag=1, model=live.model, seed=0,
             actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=grace_s),
             sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
         )  # fmt: skip
@@ -187,3 +187,43 @@ def test_a_dead_engine_ends_its_actor_within_seconds_and_loses_no_ticket(
         noticed_s = live.run(play())
         live.run(live.engine.close())
     assert noticed_s < 30  # a heartbeat, and room for a machine that stands still
+
+
+def test_an_actor_that_cannot_read_new_weights_serves_the_old_ones_until_they_are_too_old(
+    live: LiveEngine, server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their folder is one that the actor does not see; `max_lag` is 1."""
+    old = live.engine.version
+
+    async def play() -> str:
+        async with staged(live, server, "unseen", countdown(8), 8) as stage:
+
+            async def announce(version: int) -> None:
+                await stage.store.announce(Manifest(version, str(tmp_path / f"v{version}"), "0" * 64, 1, version, 1.0))
+
+            async def wants_a_full_one() -> bool:
+                return bool((await stage.store.actors()).get("tested", {}).get("wants_full"))
+
+            async def all_committed() -> bool:
+                return (await stage.store.counters())["committed"] == 16
+
+            await announce(old + 1)
+            await stage.until(wants_a_full_one)
+            await stage.store.issue([problem.id for problem in countdown(8)], 16)
+            await stage.until(all_committed)
+            assert {entry.version_max for entry in await stage.store.entries("0-0")} == {old}
+            await announce(old + 2)
+            with pytest.raises(VergeError) as stopped:
+                await asyncio.wait_for(stage.task, 120)
+            assert await stage.store.open_tickets() == (0, 0)
+            return str(stopped.value)
+
+    why = live.run(play())
+    unread = f"snapshot {tmp_path}/v{{0}} of version {{0}} cannot be read here; the learner's weights folder must be"
+    assert f"actor: goes on with version {old}: {unread.format(old + 1)}" in capsys.readouterr().err
+    assert why.startswith(unread.format(old + 2))
+    assert why.endswith(
+        f"; version {old}, which is loaded, is 2 behind, more than admission.max_lag = 1: nothing that it generates"
+        " would be trained on"
+    )
+    assert "\n" not in why

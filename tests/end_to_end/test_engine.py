@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,15 @@ from actors.config import VerifierConfig
 from actors.engine import Sample
 from actors.verifiers import Verifiers
 from learner.batches import TrainCompletion, TrainGroup, pack
+from learner.config import CorrectionConfig, LearnerConfig, LoraConfig, ObjectiveConfig
 from learner.policy import DeviceBatch, Policy, shape_of
+from learner.publish import write_snapshot
+from learner.ranks import Ranks
+from learner.trainer import Trainer
 from ops.eval_run import sampled
 from store.wire import Problem
 from tests.end_to_end.live import LiveEngine
+from tests.learner.scripted import random_groups
 
 PROMPT = "1234=56:"
 # fp32 on both sides; vLLM and transformers sum in another order. Seen: at most 2e-6.
@@ -28,9 +34,8 @@ def prompt_ids(live: LiveEngine, text: str = PROMPT) -> np.ndarray:
     return np.asarray(live.tokenizer.encode(text), dtype=np.int32)
 
 
-def learner_logprobs(model: Path, prompt: np.ndarray, samples: list[Sample]) -> np.ndarray:
-    """Log-probs of the samples' tokens by the learner's packed forward pass, in the samples' order."""
-    policy = Policy(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), 1.0).eval()
+def logprobs_by(policy: Policy, prompt: np.ndarray, samples: list[Sample]) -> np.ndarray:
+    """Behaviour log-probs of the samples' tokens and those by the learner's packed forward pass, in its order."""
     completions = tuple(TrainCompletion(s.token_ids.astype(np.int64), s.logprobs, 1.0) for s in samples)
     group = TrainGroup(
         "g", prompt.astype(np.int64), completions, 1.0, len(samples), sum(len(s.token_ids) for s in samples)
@@ -41,6 +46,12 @@ def learner_logprobs(model: Path, prompt: np.ndarray, samples: list[Sample]) -> 
             logprobs, _ = policy(DeviceBatch(batch, torch.device("cpu")))
         found.extend(zip(batch.behaviour.tolist(), logprobs.tolist(), strict=True))
     return np.array(found)
+
+
+def learner_logprobs(model: Path, prompt: np.ndarray, samples: list[Sample]) -> np.ndarray:
+    """The same by the model in a folder."""
+    policy = Policy(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32), 1.0).eval()
+    return logprobs_by(policy, prompt, samples)
 
 
 def perturbed(model: Path, folder: Path) -> Path:
@@ -116,6 +127,46 @@ def test_any_of_the_stop_tokens_ends_a_completion_and_a_limit_of_its_own_cuts_it
     cut = [sample for prompt in prompts for sample in live.run(live.engine.generate(prompt, max_tokens=1))]
     assert {len(sample.token_ids) for sample in cut} == {1}
     assert {sample.finish_reason for sample in cut if sample.token_ids[0] != end} == {"length"}
+
+
+def test_a_published_model_with_merged_adapters_samples_as_the_one_with_adapters_beside_it(
+    live: LiveEngine, tmp_path: Path
+) -> None:
+    learner = LearnerConfig(lr=1e-2, threads=1, warmup_steps=0, lora=LoraConfig(rank=4))
+    trainer = Trainer(live.model, learner, ObjectiveConfig(), CorrectionConfig(), 1.0, Ranks())
+    for step in range(2):
+        assert trainer.step(random_groups(4, seed=step), step).applied
+    write_snapshot(tmp_path / "v1", dict(trainer.weights()), live.model)
+    prompt, version = prompt_ids(live), live.engine.version
+    live.run(live.engine.update(version + 1, tmp_path / "v1"))
+    samples = live.run(live.engine.generate(prompt))
+    live.run(live.engine.update(version + 2, live.model))
+    trained = logprobs_by(trainer.engine.module, prompt, samples)
+    assert np.abs(trained[:, 0] - trained[:, 1]).max() < LOGPROB_TOLERANCE
+    base = learner_logprobs(live.model, prompt, samples)
+    assert np.abs(base[:, 0] - base[:, 1]).max() > 100 * LOGPROB_TOLERANCE
+
+
+def test_many_groups_at_once_are_sent_one_in_a_round_of_the_event_loop(live: LiveEngine) -> None:
+    async def most_in_a_round() -> int:
+        groups = [asyncio.create_task(live.engine.generate(prompt_ids(live))) for _ in range(16)]
+        begun, most = live.engine.requests, 0
+        sent = begun
+        while sent < begun + len(groups):
+            await asyncio.sleep(0)
+            most, sent = max(most, live.engine.requests - sent), live.engine.requests
+        for group in groups:
+            assert all(sample.complete for sample in await group)
+        return most
+
+    assert live.run(most_in_a_round()) == 1
+
+
+def test_what_has_been_imported_is_not_collected_again_while_there_is_an_engine(live: LiveEngine) -> None:
+    """A full collection of it takes half a second, in which the event loop stands still."""
+    assert live.engine.death is None
+    assert gc.get_freeze_count() > 100_000
+    assert len(gc.get_objects()) < gc.get_freeze_count()
 
 
 def test_a_cancelled_group_leaves_the_engine_serving(live: LiveEngine) -> None:

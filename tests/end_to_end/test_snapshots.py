@@ -245,7 +245,7 @@ def test_an_actor_that_cannot_read_a_snapshot_goes_on_and_is_mended_by_the_full_
     where = (server.url, tmp_path.name, server.password)
     settings = ActorSettings(
         name="actor", run=where[1], store_url=where[0], store_password=where[2], lease_s=60, patience_s=60,
-        payload_ttl_s=600, model=served.model, actor=ActorConfig(context_tokens=32, max_sequences=64),
+        payload_ttl_s=600, max_lag=4, model=served.model, actor=ActorConfig(context_tokens=32, max_sequences=64),
         sampling=SamplingConfig(max_completion_tokens=8), verifier=VerifierConfig(), seed=0,
     )  # fmt: skip
     old = learner.version = served.engine.version
