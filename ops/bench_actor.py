@@ -1,10 +1,9 @@
 """`verge bench actor`: an actor with store, verification and commits, against its own vLLM engine driven bare."""
 
 import asyncio
-import os
 import tempfile
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ from learner.publish import Publisher
 from learner.store_thread import StoreThread
 from ops.config import RunConfig
 from ops.figures import check
+from ops.measured import Measured, measured
 from ops.prepare import Prepared, enter_store, load_tokenizer, prepare
 from store.client import Store
 from store.errors import VergeError
 from store.server import EmbeddedServer
-from store.wire import GroupEntry
 
-LAG_EVERY_S = 0.01
 PUBLISHED = 3
 """Snapshots that are published while the actor generates, to time updates."""
 SHARE = 0.95
@@ -55,28 +53,6 @@ def run(config: RunConfig, groups: int, rounds: int) -> dict[str, Any]:
         import uvloop
 
         return uvloop.run(_Bench(config, prepared, server, Path(folder), groups).measure(rounds))
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One measurement: completion `tokens` in `seconds`, for which this process computed `cpu_s`, and `all_cpu_s` with
-    those that it has started, the engine's and the server's; and of each timer of 10 ms how late it was, and for how
-    much of that the event loop itself computed, both in seconds."""
-
-    tokens: int
-    seconds: float
-    cpu_s: float
-    all_cpu_s: float
-    lags: tuple[tuple[float, float], ...]
-
-    @property
-    def shown(self) -> dict[str, float]:
-        """Rates."""
-        return {
-            "tokens_per_s": self.tokens / self.seconds,
-            "cpu_us_per_token": 1e6 * self.cpu_s / self.tokens,
-            "all_cpu_us_per_token": 1e6 * self.all_cpu_s / self.tokens,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +117,7 @@ class _Bench:
         self._prompts = encode_prompts(train, self._tokenizer, context, completion)
         self._longest = {problem.id: problem.max_completion_tokens or completion for problem in train}
         self._version = self._issued = 0
+        self._read = "0-0"
 
     async def measure(self, rounds: int) -> dict[str, Any]:
         config, model = self._config, self._prepared.model
@@ -209,7 +186,7 @@ class _Bench:
         async def all_prompts() -> tuple[int, float]:
             return sum(await asyncio.gather(*map(tokens_of, self._ids))), time.time()
 
-        return await _measured(all_prompts())
+        return await measured(all_prompts())
 
     async def _as_actor(self) -> Measured:
         """From the first ticket to the last commit."""
@@ -219,12 +196,13 @@ class _Bench:
             await self._issue()
             while (await self._store.counters())["committed"] < self._issued:
                 await self._pause(0.1)
-            entries: list[GroupEntry] = []
-            while more := await self._store.entries(entries[-1].stream_id if entries else "0-0"):
-                entries += more
-            return sum(entry.tokens for entry in entries[-len(self._ids) :]), entries[-1].time_s
+            tokens, ended = 0, 0.0
+            while entries := await self._store.entries(self._read):
+                tokens, ended = tokens + sum(entry.tokens for entry in entries), entries[-1].time_s
+                self._read = entries[-1].stream_id
+            return tokens, ended
 
-        return await _measured(all_tickets())
+        return await measured(all_tickets())
 
     async def _issue(self) -> None:
         """A ticket for every prompt."""
@@ -275,41 +253,3 @@ class _Bench:
         before = self._engine.load.tokens
         while self._engine.load.tokens == before:
             await self._pause(1e-3)
-
-
-async def _measured(work: Coroutine[Any, Any, tuple[int, float]]) -> Measured:
-    """`work` returns its tokens, and when it was done, in Unix seconds: the store has this machine's clock."""
-    lags: list[tuple[float, float]] = []
-    watch = asyncio.create_task(_watch_lag(lags))
-    began, cpu, all_cpu = time.time(), time.process_time(), _cpu_s(os.getpid())
-    try:
-        tokens, ended = await work
-        cpu, all_cpu = time.process_time() - cpu, _cpu_s(os.getpid()) - all_cpu
-        return Measured(tokens, ended - began, cpu, all_cpu, tuple(lags))
-    finally:
-        watch.cancel()
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds of a process and all that it has started."""
-    process = Path("/proc", str(pid))
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        children = [child for task in process.glob("task/*/children") for child in task.read_text().split()]
-    except FileNotFoundError:  # it has ended
-        return 0.0
-    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(_cpu_s(int(child)) for child in children)
-
-
-async def _watch_lag(lags: list[tuple[float, float]]) -> None:
-    """Note of a timer every 10 ms how late it is; those that a loop that was held up could not set are late, too."""
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    while True:
-        due, cpu = max(due, loop.time()), time.thread_time()
-        await asyncio.sleep(due - loop.time())
-        now, computed = loop.time(), time.thread_time() - cpu
-        while due <= now:
-            lags.append((now - due, min(now - due, computed)))
-            due += LAG_EVERY_S

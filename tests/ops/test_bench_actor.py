@@ -7,10 +7,11 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from ops.bench_actor import Measured, Update, _measured, figures
+from ops.bench_actor import Update, figures
+from ops.measured import Measured, measured
 
 
-def measured(tokens: int, seconds: float, cpu_s: float, lags: list[float], own: float = 0.0) -> Measured:
+def taken(tokens: int, seconds: float, cpu_s: float, lags: list[float], own: float = 0.0) -> Measured:
     return Measured(tokens, seconds, cpu_s, cpu_s + tokens * 1e-4, tuple((lag, min(lag, own)) for lag in lags))
 
 
@@ -19,11 +20,11 @@ def rates(tokens_per_s: float, cpu: float, all_cpu: float) -> dict[str, float]:
 
 
 def test_each_round_is_a_ratio_and_the_check_is_their_median() -> None:
-    bare = measured(1000, 10.0, 0.05, [0.001] * 199 + [0.5])
+    bare = taken(1000, 10.0, 0.05, [0.001] * 199 + [0.5])
     rounds = [
-        (bare, measured(1100, 11.0, 0.077, [0.002] * 100)),  # as fast
-        (bare, measured(900, 10.0, 0.054, [0.004] * 100)),  # 0.9
-        (bare, measured(500, 100.0, 0.035, [0.030] * 100, own=0.012)),  # a machine busy with others: 0.05
+        (bare, taken(1100, 11.0, 0.077, [0.002] * 100)),  # as fast
+        (bare, taken(900, 10.0, 0.054, [0.004] * 100)),  # 0.9
+        (bare, taken(500, 100.0, 0.035, [0.030] * 100, own=0.012)),  # a machine busy with others: 0.05
     ]
     updates = [Update(0.2, 1.0), Update(0.3, 5.0), Update(9.0, 2.0)]
     found = figures(rounds, updates)
@@ -51,7 +52,7 @@ def test_a_loop_that_is_held_up_is_late_at_every_timer_that_it_missed() -> None:
         await asyncio.sleep(0.05)
         return 7, time.time()
 
-    found = asyncio.run(_measured(work()))
+    found = asyncio.run(measured(work()))
     assert found.tokens == 7
     assert found.seconds >= 0.4
     late = [lag for lag, _ in found.lags if lag > 0.1]
@@ -71,9 +72,9 @@ def test_the_cpu_of_all_is_that_of_the_processes_that_were_started_too() -> None
         return 1, time.time()
 
     async def both() -> Measured:
-        measured = await _measured(work())
+        found = await measured(work())
         await children[0].communicate(b"\n")
-        return measured
+        return found
 
     children: list[asyncio.subprocess.Process] = []
     found = asyncio.run(both())
