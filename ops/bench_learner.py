@@ -26,11 +26,12 @@ from learner.config import (
     LearnerSettings,
     ObjectiveConfig,
 )
+from learner.loading import load_model
 from learner.loop import Learner
 from learner.policy import CHUNK_ELEMENTS, shape_of
 from learner.ranks import Ranks
 from learner.store_thread import StoreThread
-from learner.trainer import Trainer, load_model
+from learner.trainer import Trainer
 from ops.bench_publish import publish_figures
 from ops.figures import check
 from store.server import EmbeddedServer

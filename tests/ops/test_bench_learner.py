@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from learner.batches import pack
+from learner.loading import load_model
 from learner.policy import DeviceBatch, Policy, shape_of
-from learner.trainer import load_model
 from ops.bench_learner import Batch, needed_flops, run, training_groups
 from tests.learner.scripted import VOCAB, tiny_llama
 
