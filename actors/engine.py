@@ -164,7 +164,10 @@ class Engine:
         return [_sample(completion) for completion in final.outputs]
 
     def request(self, prompt_ids: NDArray[np.int32], count: int, max_tokens: int) -> AsyncIterator[Any]:
-        """vLLM's own outputs for `count` completions of a prompt: one, when all have ended. Says nothing of updates."""
+        """vLLM's own outputs for `count` completions of a prompt: one, when all have ended.
+
+        It neither waits while the engine is paused nor asks again for what an update dropped.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

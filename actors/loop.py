@@ -183,10 +183,9 @@ class Actor:
     async def _judged(self, problem: Problem, samples: list[Sample]) -> tuple[Completion, ...]:
         async with self._turn:  # one group in a round of the event loop: short completions end many at once
             await asyncio.sleep(0)
-        judged = [self._judge(problem, sample) for sample in samples]
-        if answers_at_once(problem.verifier):  # eight tasks that never wait would cost more than what they do
-            return tuple([await one for one in judged])
-        return tuple(await asyncio.gather(*judged))
+        if answers_at_once(problem.verifier):  # tasks that never wait would cost more than what they do
+            return tuple([await self._judge(problem, sample) for sample in samples])
+        return tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
 
     async def _judge(self, problem: Problem, sample: Sample) -> Completion:
         if sample.complete:

@@ -195,7 +195,7 @@ class _Bench:
         async def all_tickets() -> tuple[int, float]:
             await self._issue()
             while (await self._store.counters())["committed"] < self._issued:
-                await self._pause(0.1)
+                await self._pause(0.5)
             tokens, ended = 0, 0.0
             while entries := await self._store.entries(self._read):
                 tokens, ended = tokens + sum(entry.tokens for entry in entries), entries[-1].time_s

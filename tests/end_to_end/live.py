@@ -1,6 +1,7 @@
 """A real engine and the event loop that it belongs to."""
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ class LiveEngine:
             seed=0,
         )
         self.engine = self.run(Engine.start(settings))
+        self.frozen = gc.get_freeze_count()  # of objects, until any engine of this process is closed
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self._runner.run(work)
