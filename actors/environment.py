@@ -15,6 +15,7 @@ def prepare_environment(cpu_kv_cache_gib: int) -> None:
         "VLLM_LOGGING_LEVEL": "ERROR",  # its warnings at every reload ("Failed to load weights") are of buffers
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_V1_OUTPUT_PROC_CHUNK_SIZE": "32",  # sequences whose tokens it handles before others have their turn
         "TOKENIZERS_PARALLELISM": "false",
     }
     for name, value in defaults.items():
