@@ -25,7 +25,7 @@ class EngineSettings:
     """What an engine is started with.
 
     `stop_token_ids` are all the ids that end a completion. The fields named `cpu_` matter on a CPU only; `cpu_cores`
-    are the machine's numbers, None for vLLM's choice.
+    are the machine's numbers, None for vLLM's choice. With `metrics`, vLLM keeps its own, which takes it some time.
     """
 
     model: Path
@@ -43,6 +43,7 @@ class EngineSettings:
     cpu_cores: tuple[int, ...] | None
     update: Update
     seed: int
+    metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Engine:
         try:
             own_cores = settings.cpu_cores if current_platform.is_cpu() else None
             with one_process(own_cores) if own_cores else contextlib.nullcontext():
-                llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger()])
+                llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger(settings.metrics)])
         except (ValueError, RuntimeError, OSError) as error:
             raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error
         engine = cls(llm, settings, load)

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
 TRY_AGAIN_S = 10.0
 """Between attempts to read a snapshot that cannot be read; a newer one is tried at once."""
+Observe = Callable[[Mapping[str, object]], None]
+"""Told each heartbeat as it is sent."""
 KEPT_PROBLEMS = 4096
 """Problems whose text an actor keeps, encoded; another comes from the store again."""
 
@@ -58,9 +61,16 @@ class Actor:
     """
 
     def __init__(
-        self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any, snapshots: Snapshots
+        self,
+        settings: ActorSettings,
+        store: Store,
+        engine: Engine,
+        tokenizer: Any,
+        snapshots: Snapshots,
+        observe: Observe | None = None,
     ) -> None:
         self._settings = settings
+        self._observe = observe
         self._store = store
         self._engine = engine
         self._snapshots = snapshots
@@ -76,6 +86,7 @@ class Actor:
         self._errors = 0
         self._tokens = 0
         self._update_s = 0.0
+        self._idle_s = 0.0
         self._began = time.monotonic()
 
     async def run(self) -> None:
@@ -128,6 +139,7 @@ class Actor:
                 await self._engine.load.stepped.wait()
                 self._raise_failures()
                 continue
+            idle_since = None if self._rollouts else time.monotonic()
             tickets = await self._store.take(self._settings.name, free, block_ms=200)
             self._held |= {ticket.id: ticket for ticket in tickets}
             for ticket in tickets:
@@ -136,6 +148,8 @@ class Actor:
                 self._rollouts.add(task)
             self._raise_failures()
             now = time.monotonic()
+            if idle_since is not None:
+                self._idle_s += now - idle_since
             if tickets or self._rollouts:
                 waiting_since = now
             elif now - max(said, waiting_since) > SAY_WHY_EVERY_S:
@@ -229,21 +243,25 @@ class Actor:
                 raise VergeError("the vLLM engine does not answer")
             now = time.monotonic()
             reads_from = self._snapshots.reads_from
-            await self._store.beat(
-                self._settings.name,
-                {
-                    **({} if reads_from is None else {"reads_from": reads_from}),
-                    **({"wants_full": True} if self._wants_full else {}),
-                    "engine": "vllm",
-                    "version": self._engine.version,
-                    "tickets": len(self._held),
-                    "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
-                    "completions": self._completions,
-                    "errors": self._errors,
-                    "update_s": round(self._update_s, 3),
-                    "up_s": round(now - self._began, 1),
-                },
-            )
+            beat = {
+                **({} if reads_from is None else {"reads_from": reads_from}),
+                **({"wants_full": True} if self._wants_full else {}),
+                "engine": "vllm",
+                "version": self._engine.version,
+                "tickets": len(self._held),
+                "verifying": self._verifying,
+                "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
+                "tokens": self._tokens,
+                "completions": self._completions,
+                "errors": self._errors,
+                "update_s": round(self._update_s, 3),
+                "idle_s": round(self._idle_s, 1),
+                "up_s": round(now - self._began, 1),
+                "time_s": time.time(),
+            }
+            await self._store.beat(self._settings.name, beat)
+            if self._observe is not None:
+                self._observe(beat)
             tokens, at = self._tokens, now
             if now - renewed > self._settings.lease_s / 3:
                 await self._store.renew(self._settings.name, list(self._held.values()))
@@ -259,18 +277,22 @@ def _stop_starting(*_: object) -> None:
     raise VergeError("stopped on request, while its engine was starting")
 
 
-async def run_actor(settings: ActorSettings) -> None:
-    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
+async def run_actor(settings: ActorSettings, observe: Observe | None = None) -> None:
+    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends.
+
+    Args:
+        observe: where given, vLLM also keeps its own metrics.
+    """
     where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
     store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
     try:
         with scratch_folder() as scratch:
-            await _serve(settings, store, Snapshots(store, scratch))
+            await _serve(settings, store, Snapshots(store, scratch), observe)
     finally:
         await store.close()
 
 
-async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) -> None:
+async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots, observe: Observe | None) -> None:
     from transformers import AutoTokenizer
 
     snapshot = None
@@ -286,17 +308,26 @@ async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) ->
     # The learner keeps what an engine that starts, for minutes perhaps, is going to read.
     await store.beat(settings.name, {"engine": "starting", "reads_from": snapshots.reads_from})
     engine = await Engine.start(
-        engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
+        engine_settings(
+            settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed, bool(observe)
+        )
     )
     say(f"generating with version {version} from {folder}")
     try:
-        await Actor(settings, store, engine, tokenizer, snapshots).run()
+        await Actor(settings, store, engine, tokenizer, snapshots, observe).run()
     finally:
         await engine.close()
 
 
 def engine_settings(
-    model: Path, version: int, weights: Path, tokenizer: Any, actor: ActorConfig, sampling: SamplingConfig, seed: int
+    model: Path,
+    version: int,
+    weights: Path,
+    tokenizer: Any,
+    actor: ActorConfig,
+    sampling: SamplingConfig,
+    seed: int,
+    metrics: bool = False,
 ) -> EngineSettings:
     """What an engine is started with to serve `weights`, a version of `model`."""
     return EngineSettings(
@@ -315,6 +346,7 @@ def engine_settings(
         cpu_cores=None if actor.cpu_cores is None else machine_cores(actor.cpu_cores),
         update=actor.update,
         seed=seed,
+        metrics=metrics,
     )
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gating.posterior import discount
@@ -46,6 +47,9 @@ checkpoint_every = 10
 max_lag = {max_lag}
 [evaluation]
 k = [1, 8, 64]
+[metrics]
+actor_port = 0
+learner_port = 0
 """
 STEPS = 20
 GROUPS = 64
@@ -116,6 +120,12 @@ def wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") -> 
         time.sleep(0.3)
 
 
+def scraped(folder: Path, process: str) -> str:
+    """What the endpoint of a process of the run answers to Prometheus."""
+    (noted,) = json.loads((folder / "metrics" / f"{process}.json").read_text())
+    return httpx.get(f"http://{noted['targets'][0]}/metrics", timeout=60).text
+
+
 async def recounted(server: EmbeddedServer) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
     """Every problem's facts as stored, and as they follow from the log of groups."""
     store = await Store.connect(server.url, "e2e", server.password)
@@ -165,6 +175,8 @@ def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     try:
         wait_for_step(folder, 5, process)
         assert any("actor" in line for line in processes_marked(str(folder)))
+        for name in ("actor-0", "learner"):
+            (base / f"{name}.metrics").write_text(scraped(folder, name))
         os.kill(child_process(folder, "actor"), signal.SIGKILL)
         os.kill(child_process(folder, "serve"), signal.SIGKILL)
         server = live_server(folder)
@@ -217,12 +229,34 @@ def test_the_page_is_there_from_the_first_lines_on_and_comes_back(killed_run: tu
 
 
 def test_every_figure_of_the_learner_and_the_actors_is_a_documented_metric(killed_run: tuple[Path, Path, str]) -> None:
-    from ops.serve.metrics import METRICS, metric_of
+    from ops.monitor.known import METRICS, metric_of
 
     summary = json.loads(verge("state", "summary", str(killed_run[1]), "--json").stdout)
     shown = {metric_of(name) for name in summary["dynamics"]}
     shown |= {f"actor/{name}" for beat in summary["actors"].values() for name in beat if name != "engine"}
     assert shown <= {known.name for known in METRICS}
+
+
+def test_actor_and_learner_show_what_they_report_and_the_actor_what_vllm_says(
+    killed_run: tuple[Path, Path, str],
+) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    values = {
+        name: {
+            sample.name: sample.value
+            for family in text_string_to_metric_families((killed_run[1].parent / f"{name}.metrics").read_text())
+            for sample in family.samples
+        }
+        for name in ("actor-0", "learner")
+    }
+    actor, learner = values["actor-0"], values["learner"]
+    assert actor["verge_actor_completions_total"] >= 5 * GROUPS * 8
+    assert actor["vllm:request_success_total"] > 0
+    assert actor["vllm:generation_tokens_total"] > actor["verge_actor_completions_total"]
+    assert learner["verge_learner_step"] >= 5
+    assert 0 < learner["verge_learner_reward"] < 1
+    assert learner["verge_learner_max_lag"] == 4
 
 
 def test_nothing_is_left_running(killed_run: tuple[Path, Path, str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ops.serve import metrics
+from ops.monitor import known as metrics
 from tests.ops.serving import SCRIPT, Served
 
 METRICS_MD = Path(metrics.__file__).with_name("METRICS.md")
