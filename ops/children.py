@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ops.placement import VERGE
 
 BACK_OFF_S = (1.0, 5.0, 20.0)
 HEALTHY_S = 120.0
@@ -28,6 +29,7 @@ class Child:
     arguments: Sequence[str]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    program: Sequence[str] = VERGE
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0
@@ -40,7 +42,7 @@ class Child:
         with self.log.open("ab") as log:
             self.log_began = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ops.cli", *self.arguments],
+                [*self.program, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -22,6 +22,7 @@ from learner.config import (
     ObjectiveConfig,
 )
 from ops.monitor.config import MetricsConfig, TrackConfig
+from ops.placement import PlacementConfig
 from ops.serve.config import ServeConfig
 from store.config import StoreConfig
 from store.errors import VergeError
@@ -81,6 +82,8 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     serve: ServeConfig = ServeConfig()
     metrics: MetricsConfig = MetricsConfig()
+    placement: PlacementConfig | None = None
+    """Which GPUs each process of `verge up` gets; absent, all see them all."""
     track: TrackConfig = TrackConfig()
 
     @model_validator(mode="after")
@@ -124,6 +127,16 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _placement_fits(self) -> Self:
+        if self.placement is not None:
+            reason = self.placement.why_unfit(
+                self.actor.count, self.actor.tensor_parallel, self.learner.groups_per_step
+            )
+            if reason is not None:
+                raise ValueError(reason)
+        return self
+
     @property
     def run_folder(self) -> Path:
         """The run's folder."""
@@ -138,6 +151,7 @@ RESUMABLE = {
     "evaluation": None,
     "serve": None,
     "metrics": None,
+    "placement": None,
     "track": None,
     "alarms": None,
     "learner": {

@@ -13,6 +13,7 @@ from ops.children import Child
 from ops.config import RunConfig
 from ops.evaluate import Evaluation, compare
 from ops.monitor.track import tracker_beside
+from ops.placement import VERGE, environment_of, gpus_here, ranks_program
 from ops.prepare import Prepared, enter_store, prepare
 from ops.progress import StatusLine, status_line
 from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
@@ -36,6 +37,8 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
     folder = config.run_folder
     if summary_file is not None:
         _check_writable(summary_file)
+    if config.placement is not None:
+        config.placement.check(gpus_here())
     with run_lock(folder):  # nobody is running in it
         prepared = prepare(config)
     if fresh and (aside := set_aside(folder)) is not None:
@@ -91,17 +94,8 @@ class _Launch:
         self._out = out
         self._began = began
         self._folder = config.run_folder.resolve()
-        logs = self._folder / "logs"
-        logs.mkdir(exist_ok=True)
-        threads = config.learner.threads
-        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        self._learner = Child("learner", ["learner", str(self._folder)], logs / "learner.log", environment)
-        self._actors = [
-            Child(
-                f"actor-{index}", ["actor", str(self._folder), "--name", f"actor-{index}"], logs / f"actor-{index}.log"
-            )
-            for index in range(config.actor.count)
-        ]
+        (self._folder / "logs").mkdir(exist_ok=True)
+        self._learner, *self._actors = children_of(config, self._folder)
         self._beside = [PageBeside(config, self._folder, out.say), tracker_beside(config, self._folder, out.say)]
         self._stop = asyncio.Event()
 
@@ -235,6 +229,26 @@ class _Rate:
         first_at, first = self._seen[0]
         elapsed = now - first_at
         return (count - first) / elapsed if elapsed > 0 else 0.0
+
+
+def children_of(config: RunConfig, folder: Path) -> list[Child]:
+    """The learner and the actors of a run, each with the GPUs that [placement] gives it."""
+    placed = {} if config.placement is None else config.placement.by_process()
+    threads = config.learner.threads
+    learner = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    of_all = [("learner", ["learner", str(folder)], learner)]
+    of_all += [(f"actor-{i}", ["actor", str(folder), "--name", f"actor-{i}"], {}) for i in range(config.actor.count)]
+    program = {"learner": ranks_program(len(placed["learner"]), config.name)} if placed else {}
+    return [
+        Child(
+            name,
+            arguments,
+            folder / "logs" / f"{name}.log",
+            environment | (environment_of(placed[name]) if name in placed else {}),
+            program.get(name, VERGE),
+        )
+        for name, arguments, environment in of_all
+    ]
 
 
 def _connection(config: RunConfig) -> tuple[str, str, str | None]:
