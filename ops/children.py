@@ -13,6 +13,7 @@ from ops.placement import VERGE
 
 BACK_OFF_S = (1.0, 5.0, 20.0)
 HEALTHY_S = 120.0
+_TAIL_BYTES = 4096
 _FOR_A_PERSON = "verge: "
 """Before the line in which a process of ours says why it ends."""
 
@@ -79,6 +80,18 @@ class Child:
         for_a_person = [line for line in lines if _FOR_A_PERSON in line]
         words = (for_a_person or lines or ["it left no message"])[-1]
         return f"ended with status {status}: {words.rpartition(_FOR_A_PERSON)[2]}"
+
+    def just_said(self, within_s: float = 10.0) -> str:
+        """The last line of ours in its log, if anything was written there of late; "" where there is none."""
+        kind = self.arguments[0]
+        with suppress(OSError):
+            if time.time() - self.log.stat().st_mtime < within_s:
+                with self.log.open("rb") as log:
+                    log.seek(max(self.log_began, self.log.stat().st_size - _TAIL_BYTES))
+                    lines = log.read().decode(errors="replace").splitlines()
+                ours = [line for line in lines if line.startswith(f"{kind}: ")]
+                return ours[-1].removeprefix(f"{kind}: ") if ours else ""
+        return ""
 
     def terminate(self, grace_s: float) -> None:
         """SIGTERM, then after `grace_s` SIGKILL to the whole session, so that nothing is left running."""

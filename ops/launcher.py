@@ -15,7 +15,7 @@ from ops.evaluate import Evaluation, compare
 from ops.monitor.track import tracker_beside
 from ops.placement import VERGE, environment_of, gpus_here, ranks_program
 from ops.prepare import Prepared, enter_store, prepare
-from ops.progress import StatusLine, status_line
+from ops.progress import Look, Progress, progress
 from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
 from ops.serve.beside import PageBeside
 from ops.summary import summarise, summary_text
@@ -33,7 +33,7 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
         VergeError: what a person must change. Whatever was learned is in the run folder and is continued next time.
     """
     began = time.monotonic()
-    out = StatusLine()
+    out = progress()
     folder = config.run_folder
     if summary_file is not None:
         _check_writable(summary_file)
@@ -86,7 +86,7 @@ class _Launch:
     """
 
     def __init__(
-        self, config: RunConfig, prepared: Prepared, server: EmbeddedServer | None, out: StatusLine, began: float
+        self, config: RunConfig, prepared: Prepared, server: EmbeddedServer | None, out: Progress, began: float
     ) -> None:
         self._config = config
         self._server = server
@@ -152,10 +152,7 @@ class _Launch:
                 self._keep_running(actor, now)
             for beside in self._beside:
                 beside.keep(now)
-            counters = await store.counters()
-            per_s = rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size
-            alive = sum(actor.exit_status is None for actor in self._actors)
-            self._out.show(status_line(await store.dynamics(), self._config.learner.steps, per_s, alive), now)
+            self._out.show(await self._look(store, rate, now), now)
             await asyncio.sleep(POLL_S)
         if status != 0:
             await store.set_phase("failed", "the learner failed")
@@ -163,6 +160,23 @@ class _Launch:
                 f"the learner {self._learner.how_it_ended()} (log: {self._learner.log}); `verge up`, without --fresh, "
                 "continues at the last checkpoint"
             )
+
+    async def _look(self, store: Store, rate: "_Rate", now: float) -> Look:
+        counters, beats = await store.counters(), await store.actors()
+        states = {None: "running", 0: "ended"}
+        return Look(
+            self._config.name,
+            self._config.learner.steps,
+            self._config.admission.max_lag,
+            await store.dynamics(),
+            rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size,
+            {
+                actor.name: states.get(actor.exit_status, "starts again") if actor.process else "starts again"
+                for actor in self._actors
+            },
+            {actor.name: beats[actor.name] for actor in self._actors if actor.name in beats},
+            {child.name: line for child in (self._learner, *self._actors) if (line := child.just_said())},
+        )
 
     async def _keep_store(self) -> None:
         """Start the embedded server again when it dies: its log has what was acknowledged, and all wait for it."""

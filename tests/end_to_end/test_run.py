@@ -1,11 +1,15 @@
 """`verge up` as its user runs it: real store, real engine, real trainer, and a kill −9 in the middle."""
 
 import asyncio
+import fcntl
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -283,10 +287,55 @@ def test_a_run_continues_at_its_next_step_and_refuses_another_objective(killed_r
     assert f"continues after step {STEPS}" in (folder / "logs" / "learner.log").read_text()
 
 
-def test_synchronous_training_is_the_same_loop_with_no_lag(tiny_model: Path, tmp_path: Path) -> None:
-    config, folder = write_config(tmp_path, tiny_model, steps=6, groups=32, max_lag=0), tmp_path / "folder"
-    done = verge(*command(config, folder)[3:], "--set", "evaluation.method=off", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def on_a_terminal(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The summary of a short synchronous run, and what it wrote to its terminal; its tracker can never work."""
+    base = tmp_path_factory.mktemp("terminal")
+    config, folder = write_config(base, tiny_model, steps=6, groups=32, max_lag=0), base / "folder"
+    (folder / "track").parent.mkdir()
+    (folder / "track").write_text("a file, where the tracker's folder would be")
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    changed = ["--set", "evaluation.method=off", "--set", "track.kind=tensorboard", "--json"]
+    process = subprocess.Popen(
+        command(config, folder, *changed), cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, text=True,
+        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(theirs)
+    written = b""
+    try:
+        while part := os.read(ours, 65536):
+            written += part
+    except OSError:  # nobody has its other end any more
+        pass
+    os.close(ours)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, written.decode()
+    return json.loads(output), written.decode()
+
+
+def test_synchronous_training_is_the_same_loop_with_no_lag(on_a_terminal: tuple[dict[str, Any], str]) -> None:
+    summary, _ = on_a_terminal
     assert summary["steps"] == 6
     assert summary["lag_histogram"] == {"0": 6 * 32}
+
+
+def test_a_terminal_shows_a_panel_with_each_actor_and_what_the_learner_waits_for(
+    on_a_terminal: tuple[dict[str, Any], str],
+) -> None:
+    _, written = on_a_terminal
+    assert "\x1b[1A" in written, "it is redrawn in place"
+    assert "─ e2e · step –/6 ─" in written
+    assert "learner: have 0 of 32 groups for step 1, because no actor has started yet" in written
+    assert "actor-0 loads its engine" in written
+    assert re.search(r"─ e2e · step [1-6]/6 ─", written)
+    assert re.search(r"lag 0\.0 of 0 .* tokens/s \d+", written)
+    assert written.endswith("\n")
+
+
+def test_a_tracker_that_cannot_work_is_said_and_costs_the_run_nothing(
+    on_a_terminal: tuple[dict[str, Any], str],
+) -> None:
+    (said,) = [line for line in on_a_terminal[1].splitlines() if "the tracker" in line]
+    assert "the tracker ended with status 1: " in said
+    assert "; the run goes on without it (log: " in said
