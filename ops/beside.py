@@ -35,6 +35,7 @@ class Beside:
         elif child.exit_status is None:
             self._running(child.process.pid)
         elif child.exit_status == 0:
+            child.terminate(0)  # what it may have left behind
             self._child = None
         else:
             self._died(child, now_s)

@@ -58,6 +58,13 @@ class Child:
         """None while it runs."""
         return self.process.poll() if self.process is not None else None
 
+    @property
+    def state(self) -> str:
+        """`running`, `ended` well, or `starts again` when its back-off is over."""
+        if self.process is None or self.exit_status:
+            return "starts again"
+        return "running" if self.exit_status is None else "ended"
+
     def schedule_restart(self, now: float) -> bool:
         """Plan a restart after a back-off, once nothing is left of it. False when it has failed too often."""
         self.terminate(0)  # killed, it has left its engine's processes behind

@@ -24,6 +24,8 @@ from store.errors import VergeError
 from store.server import EmbeddedServer
 
 POLL_S = 0.5
+HEARD_WITHIN_S = 30.0
+"""A heartbeat that is older says nothing of its actor any more."""
 
 
 def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool) -> None:
@@ -162,18 +164,15 @@ class _Launch:
             )
 
     async def _look(self, store: Store, rate: "_Rate", now: float) -> Look:
-        counters, beats = await store.counters(), await store.actors()
-        states = {None: "running", 0: "ended"}
+        counters, earliest = await store.counters(), time.time() - HEARD_WITHIN_S
+        beats = {name: beat for name, beat in (await store.actors()).items() if float(str(beat["time_s"])) > earliest}
         return Look(
             self._config.name,
             self._config.learner.steps,
             self._config.admission.max_lag,
             await store.dynamics(),
             rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size,
-            {
-                actor.name: states.get(actor.exit_status, "starts again") if actor.process else "starts again"
-                for actor in self._actors
-            },
+            {actor.name: actor.state for actor in self._actors},
             {actor.name: beats[actor.name] for actor in self._actors if actor.name in beats},
             {child.name: line for child in (self._learner, *self._actors) if (line := child.just_said())},
         )
