@@ -4,9 +4,13 @@ import importlib.util
 import json
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from ops.monitor.known import Values
 from ops.runfolder import write_atomically
@@ -31,6 +35,19 @@ class Reported:
         return self._values
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # one that reads slowly holds up neither others nor the process's end
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """A scrape every few seconds is not worth a line."""
+
+
 @contextmanager
 def endpoint(run_folder: Path, run: str, process: str, host: str, port: int) -> Iterator[Callable[[Values], None]]:
     """Answer Prometheus at `host`, `port` from a thread of its own, for as long as the context lasts.
@@ -47,7 +64,7 @@ def endpoint(run_folder: Path, run: str, process: str, host: str, port: int) -> 
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise VergeError("the [metrics] of a process need prometheus_client: pip install 'verge-rl[serve]'")
-    from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+    from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
@@ -62,8 +79,14 @@ def endpoint(run_folder: Path, run: str, process: str, host: str, port: int) -> 
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Everything())
+    answer = make_wsgi_app(registry)
+
+    def plain(environ: dict[str, Any], start_response: Any) -> Any:
+        # In OpenMetrics, prometheus_client would write vLLM's names without their colon for some scrapers.
+        return answer(environ | {"HTTP_ACCEPT": "text/plain"}, start_response)
+
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = make_server(host, port, plain, _Server6 if ":" in host else _Server, _Quiet)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise VergeError(
@@ -74,7 +97,9 @@ def endpoint(run_folder: Path, run: str, process: str, host: str, port: int) -> 
     note = run_folder / FOLDER / f"{process}.json"
     with suppress(OSError):  # a folder that is read-only needs no note: whoever made it so knows the port
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(note, json.dumps([{"targets": [target], "labels": {"run": run, "process": process}}]))
+        write_atomically(note, json.dumps([{"targets": [target], "labels": {"process": process}}]))
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     print(f"{process}: metrics at http://{target}/metrics", file=sys.stderr, flush=True)
     try:
         yield reported.take

@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -304,12 +305,13 @@ def on_a_terminal(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     os.close(theirs)
     written = b""
     try:
-        while part := os.read(ours, 65536):
-            written += part
-    except OSError:  # nobody has its other end any more
-        pass
-    os.close(ours)
-    output, _ = process.communicate(timeout=300)
+        with suppress(OSError):  # nobody has its other end any more
+            while part := os.read(ours, 65536):
+                written += part
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        os.close(ours)
     assert process.returncode == 0, written.decode()
     return json.loads(output), written.decode()
 

@@ -25,15 +25,16 @@ def settings(folder: Path, **sections: object) -> RunConfig:
 def samples(folder: Path, process: str) -> Samples:
     """What the endpoint answers whose address the run folder has."""
     (noted,) = json.loads((folder / "metrics" / f"{process}.json").read_text())
-    assert noted["labels"] == {"run": "watched", "process": process}
-    answer = httpx.get(f"http://{noted['targets'][0]}/metrics", timeout=60)
+    assert noted["labels"] == {"process": process}
+    asking = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5"}
+    answer = httpx.get(f"http://{noted['targets'][0]}/metrics", timeout=60, headers=asking)  # as Prometheus 2 asks
     assert answer.headers["content-type"].startswith("text/plain")
     families = text_string_to_metric_families(answer.text)
     return {sample.name: (sample.labels, sample.value) for family in families for sample in family.samples}
 
 
 def test_an_actor_shows_its_newest_heartbeat_its_process_and_what_libraries_add(tmp_path: Path) -> None:
-    library = Gauge("library_queue", "as vLLM registers its own", registry=REGISTRY)
+    library = Gauge("vllm:queue", "as vLLM registers its own", registry=REGISTRY)
     try:
         with of_actor(settings(tmp_path, metrics={"actor_port": 0}), "actor-3") as tell:
             assert tell is not None
@@ -46,7 +47,7 @@ def test_an_actor_shows_its_newest_heartbeat_its_process_and_what_libraries_add(
     labels = {"run": "watched", "actor": "actor-3"}
     assert found["verge_actor_version"] == (labels, 7)
     assert found["verge_actor_completions_total"] == (labels, 52)
-    assert found["library_queue"] == ({}, 5)
+    assert found["vllm:queue"] == ({}, 5)
     assert found["process_resident_memory_bytes"][1] > 1e6
     assert not (tmp_path / "metrics" / "actor-3.json").exists(), "an endpoint that has ended is not looked for"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -86,11 +87,9 @@ def in_terminal(columns: int, code: str, **environment: str) -> str:
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=theirs, env=settings)
     os.close(theirs)
     written = b""
-    try:
+    with suppress(OSError):  # nobody has its other end any more
         while part := os.read(ours, 65536):
             written += part
-    except OSError:  # the other end is closed
-        pass
     os.close(ours)
     assert process.wait(60) == 0, written.decode()
     return written.decode()
