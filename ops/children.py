@@ -49,7 +49,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self.started_s = time.monotonic()
 
@@ -113,7 +113,8 @@ class Child:
         self.process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel end this process, by SIGTERM, when the one that started it ends in whatever way."""
     import ctypes
 
     pr_set_pdeathsig = 1

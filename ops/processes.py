@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from ops.children import die_with_parent
 from ops.models import resolve_model
 from ops.monitor.observers import of_actor, of_learner
 from ops.prepare import enter_store, prepare
@@ -25,6 +26,8 @@ def run_learner_process(run: Path, overrides: Sequence[str] = (), resume: str = 
     from learner.config import LearnerSettings
     from learner.loop import run_learner
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun gives each rank a session: who ends torchrun's does not reach it
+        die_with_parent()
     config = open_config(run, overrides)
     url, password = store_endpoint(config)
     prepared = prepare(config)

@@ -34,9 +34,10 @@ def track(run: Path, overrides: Sequence[str] = ()) -> None:
         folder = config.run_folder / FOLDER
         with _its_faults(config.track.kind):
             tracker = tracker_of(config, folder)
-            try:
-                asyncio.run(_follow(config, url, password, Telling(tracker, folder / "told.json")))
-            finally:
+        try:
+            asyncio.run(_follow(config, url, password, Telling(tracker, folder / "told.json")))
+        finally:
+            with _its_faults(config.track.kind):
                 tracker.close()
 
 
@@ -48,9 +49,8 @@ def _its_faults(kind: str) -> Iterator[None]:
     except VergeError:
         raise
     except Exception as error:
-        raise VergeError(
-            f"{kind} failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        ) from error
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise VergeError(f"{kind} failed: {type(error).__name__}: {lines[0]}") from error
 
 
 class Telling:
@@ -102,7 +102,8 @@ async def _follow(config: RunConfig, url: str, password: str | None, telling: Te
             recent = await store.dynamics_history(_RECENT)
             if len(recent) == _RECENT and telling.missed(recent):
                 recent = await store.dynamics_history(_ALL)
-            telling.tell(recent)
+            with _its_faults(config.track.kind):
+                telling.tell(recent)
             if not over:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)

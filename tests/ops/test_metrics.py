@@ -36,7 +36,7 @@ def test_the_metrics_are_the_stores_facts_by_name_and_label(served: Served) -> N
 
 def test_the_table_is_the_one_that_the_code_generates() -> None:
     assert METRICS_MD.read_text(encoding="utf-8") == metrics.table(), (
-        "run python -m ops.serve.metrics > ops/serve/METRICS.md"
+        "run python -m ops.monitor.known > ops/monitor/METRICS.md"
     )
 
 

@@ -1,8 +1,11 @@
 """Which GPUs each process of `verge up` is given, and which placements are refused before anything starts."""
 
+import socket
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ops.children import Child
@@ -69,6 +72,32 @@ def test_a_child_has_the_environment_of_its_gpus_and_every_rank_runs(tmp_path: P
         assert child.process.wait(300) == 0
     assert seen.log.read_text() == "2,5 PCI_BUS_ID\n"
     assert ranks.log.read_text().count("Print the effective config") == 2
+
+
+def test_ranks_end_with_the_torchrun_that_started_them_even_if_it_is_killed(tmp_path: Path, tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = free.getsockname()[1]  # where no store is, for which the ranks wait
+    file = tmp_path / "run.toml"
+    file.write_text(f'name = "r"\nfolder = "{tmp_path}"\n[model]\npath = "{tiny_model}"\n[problems]\n'
+                    f'[store]\nurl = "redis://127.0.0.1:{nobody}/0"\npatience_s = 3600\n'
+                    "[sampling]\nmax_completion_tokens = 8\n[actor]\ncontext_tokens = 32\n")  # fmt: skip
+    ranks = Child("learner", ["learner", str(file)], tmp_path / "learner.log", program=ranks_program(2, "r"))
+    ranks.start()
+    try:
+        assert ranks.process is not None
+        torchrun = psutil.Process(ranks.process.pid)
+        deadline = time.monotonic() + 300
+        while ranks.log.read_text().count("store: waiting for") < 4:  # both wait, each says so every 5 s
+            assert ranks.exit_status is None, ranks.log.read_text()
+            assert time.monotonic() < deadline, ranks.log.read_text()
+            time.sleep(0.1)
+        both = torchrun.children(recursive=True)
+        assert len(both) == 2
+        torchrun.kill()
+        _, left = psutil.wait_procs(both, timeout=120)
+        assert left == []
+    finally:
+        ranks.terminate(0)
 
 
 def test_gpus_are_those_of_the_driver_that_cuda_visible_devices_leaves(tmp_path: Path) -> None:
