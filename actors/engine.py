@@ -109,7 +109,7 @@ class Engine:
         try:
             own_cores = settings.cpu_cores if current_platform.is_cpu() else None
             with one_process(own_cores) if own_cores else contextlib.nullcontext():
-                llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger()])
+                llm = AsyncLLM.from_engine_args(args, stat_loggers=[load.stat_logger(settings.metrics)])
         except (ValueError, RuntimeError, OSError) as error:
             raise VergeError(f"vLLM could not start with model {settings.model}: {error}") from error
         engine = cls(llm, settings, load)

@@ -47,8 +47,12 @@ class Load:
             self._queue -= self._queue / 256
         self.stepped.set()
 
-    def stat_logger(self) -> Any:
-        """A stat logger for vLLM, which runs in this process and event loop, that keeps this object up to date."""
+    def stat_logger(self, metrics: bool = False) -> Any:
+        """A stat logger for vLLM, which runs in this process and event loop, that keeps this object up to date.
+
+        Args:
+            metrics: whether it also keeps vLLM's own metrics, in the default registry of prometheus_client.
+        """
         from vllm.v1.metrics.loggers import PrometheusStatLogger
 
         load = self
@@ -56,13 +60,19 @@ class Load:
         # vLLM adds a Prometheus logger of its own, which takes longer for every step than all that we do with it,
         # unless there is one that is derived from it.
         class Logger(PrometheusStatLogger):
-            def __init__(self, *_: object, **__: object) -> None: ...
+            def __init__(self, *args: Any, **named: Any) -> None:
+                if metrics:
+                    super().__init__(*args, **named)
 
-            def log_engine_initialized(self) -> None: ...
+            def log_engine_initialized(self) -> None:
+                if metrics:
+                    super().log_engine_initialized()  # type: ignore[no-untyped-call]
 
             def record(
                 self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
             ) -> None:
+                if metrics:
+                    super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
                 if iteration_stats is not None:
                     load.tokens += iteration_stats.num_generation_tokens
                 if scheduler_stats is not None:

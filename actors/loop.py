@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
 TRY_AGAIN_S = 10.0
 """Between attempts to read a snapshot that cannot be read; a newer one is tried at once."""
+Observe = Callable[[Mapping[str, object]], None]
+"""Told each heartbeat as it is sent."""
 KEPT_PROBLEMS = 4096
 """Problems whose text an actor keeps, encoded; another comes from the store again."""
 
@@ -59,9 +62,16 @@ class Actor:
     """
 
     def __init__(
-        self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any, snapshots: Snapshots
+        self,
+        settings: ActorSettings,
+        store: Store,
+        engine: Engine,
+        tokenizer: Any,
+        snapshots: Snapshots,
+        observe: Observe | None = None,
     ) -> None:
         self._settings = settings
+        self._observe = observe
         self._store = store
         self._engine = engine
         self._snapshots = snapshots
@@ -78,6 +88,7 @@ class Actor:
         self._errors = 0
         self._tokens = 0
         self._update_s = 0.0
+        self._idle_s = 0.0
         self._began = time.monotonic()
 
     async def run(self) -> None:
@@ -130,6 +141,7 @@ class Actor:
                 await self._engine.load.stepped.wait()
                 self._raise_failures()
                 continue
+            idle_since = None if self._rollouts else time.monotonic()
             tickets = await self._store.take(self._settings.name, free, block_ms=200)
             self._held |= {ticket.id: ticket for ticket in tickets}
             for ticket in tickets:
@@ -138,6 +150,8 @@ class Actor:
                 self._rollouts.add(task)
             self._raise_failures()
             now = time.monotonic()
+            if idle_since is not None:
+                self._idle_s += now - idle_since
             if tickets or self._rollouts:
                 waiting_since = now
             elif now - max(said, waiting_since) > SAY_WHY_EVERY_S:
@@ -248,21 +262,25 @@ class Actor:
                 raise VergeError("the vLLM engine does not answer")
             now = time.monotonic()
             reads_from = self._snapshots.reads_from
-            await self._store.beat(
-                self._settings.name,
-                {
-                    **({} if reads_from is None else {"reads_from": reads_from}),
-                    **({"wants_full": True} if self._wants_full else {}),
-                    "engine": "vllm",
-                    "version": self._engine.version,
-                    "tickets": len(self._held),
-                    "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
-                    "completions": self._completions,
-                    "errors": self._errors,
-                    "update_s": round(self._update_s, 3),
-                    "up_s": round(now - self._began, 1),
-                },
-            )
+            beat = {
+                **({} if reads_from is None else {"reads_from": reads_from}),
+                **({"wants_full": True} if self._wants_full else {}),
+                "engine": "vllm",
+                "version": self._engine.version,
+                "tickets": len(self._held),
+                "verifying": self._verifying,
+                "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
+                "tokens": self._tokens,
+                "completions": self._completions,
+                "errors": self._errors,
+                "update_s": round(self._update_s, 3),
+                "idle_s": round(self._idle_s, 1),
+                "up_s": round(now - self._began, 1),
+                "time_s": time.time(),
+            }
+            await self._store.beat(self._settings.name, beat)
+            if self._observe is not None:
+                self._observe(beat)
             tokens, at = self._tokens, now
             if now - renewed > self._settings.lease_s / 3:
                 await self._store.renew(self._settings.name, list(self._held.values()))

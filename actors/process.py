@@ -2,9 +2,10 @@
 
 import signal
 import time
+from dataclasses import replace
 
 from actors.engine import Engine
-from actors.loop import SAY_WHY_EVERY_S, Actor, ActorSettings, say
+from actors.loop import SAY_WHY_EVERY_S, Actor, ActorSettings, Observe, say
 from actors.settings import engine_settings
 from actors.weights import Snapshots, scratch_folder
 from store.client import Store
@@ -16,18 +17,22 @@ def _stop_starting(*_: object) -> None:
     raise VergeError("stopped on request, while its engine was starting")
 
 
-async def run_actor(settings: ActorSettings) -> None:
-    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends."""
+async def run_actor(settings: ActorSettings, observe: Observe | None = None) -> None:
+    """Connect, wait for the weights to serve, start the engine on them, and roll out until the run ends.
+
+    Args:
+        observe: where given, vLLM also keeps its own metrics.
+    """
     where = (settings.store_url, settings.run, settings.store_password, settings.lease_s)
     store = await Store.connect(*where, patience_s=settings.patience_s, payload_ttl_s=settings.payload_ttl_s)
     try:
         with scratch_folder() as scratch:
-            await _serve(settings, store, Snapshots(store, scratch))
+            await _serve(settings, store, Snapshots(store, scratch), observe)
     finally:
         await store.close()
 
 
-async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) -> None:
+async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots, observe: Observe | None) -> None:
     from transformers import AutoTokenizer
 
     snapshot = None
@@ -42,11 +47,10 @@ async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots) ->
     signal.signal(signal.SIGTERM, _stop_starting)
     # The learner keeps what an engine that starts, for minutes perhaps, is going to read.
     await store.beat(settings.name, {"engine": "starting", "reads_from": snapshots.reads_from})
-    engine = await Engine.start(
-        engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
-    )
+    how = engine_settings(settings.model, version, folder, tokenizer, settings.actor, settings.sampling, settings.seed)
+    engine = await Engine.start(replace(how, metrics=observe is not None))
     say(f"generating with version {version} from {folder}")
     try:
-        await Actor(settings, store, engine, tokenizer, snapshots).run()
+        await Actor(settings, store, engine, tokenizer, snapshots, observe).run()
     finally:
         await engine.close()

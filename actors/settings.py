@@ -15,7 +15,7 @@ class EngineSettings:
     """What an engine is started with.
 
     `stop_token_ids` are all the ids that end a completion. The fields named `cpu_` matter on a CPU only; `cpu_cores`
-    are the machine's numbers, None for vLLM's choice.
+    are the machine's numbers, None for vLLM's choice. With `metrics`, vLLM keeps its own, which takes it some time.
     """
 
     model: Path
@@ -33,6 +33,7 @@ class EngineSettings:
     cpu_cores: tuple[int, ...] | None
     update: Update
     seed: int
+    metrics: bool = False
 
 
 def engine_settings(

@@ -5,7 +5,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -31,12 +31,19 @@ from store.snapshots import WEIGHTS_FILE
 from store.wire import RolloutGroup
 
 Plan = dict[str, Any]
+Observe = Callable[[Mapping[str, float]], None]
+"""Told of every step: on rank 0 what the store records of it, elsewhere its number."""
 _ANSWER_WITHIN_S = 0.5
 """Rank 0 sends the others a word at least this often, so that none waits in a collective for ever."""
 _MOST_SKIPPED = 3
 
 
-def run_learner(settings: LearnerSettings, ranks: Ranks | None = None, trainer: TakesSteps | None = None) -> None:
+def run_learner(
+    settings: LearnerSettings,
+    ranks: Ranks | None = None,
+    trainer: TakesSteps | None = None,
+    observe: Observe = lambda _: None,
+) -> None:
     """Train until `learner.steps`, or until SIGTERM, which checkpoints and returns. One call per process and rank.
 
     `settings.resume` says at which checkpoint the run continues. The run must exist in the store, with its problems.
@@ -54,7 +61,7 @@ def run_learner(settings: LearnerSettings, ranks: Ranks | None = None, trainer: 
         if ranks.first:
             _check_run(settings, line)
             line.hold(f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}")
-        Learner(settings, ranks, line, trainer or _deepspeed(settings, ranks), asked_to_stop.is_set).run()
+        Learner(settings, ranks, line, trainer or _deepspeed(settings, ranks), asked_to_stop.is_set, observe).run()
 
 
 def _deepspeed(settings: LearnerSettings, ranks: Ranks) -> Trainer:
@@ -84,7 +91,9 @@ class Learner:
         line: StoreThread,
         trainer: TakesSteps,
         stopping: Callable[[], bool],
+        observe: Observe = lambda _: None,
     ) -> None:
+        self._observe = observe
         self._settings, self._ranks, self._line, self._stopping = settings, ranks, line, stopping
         self._trainer = trainer
         learner = settings.learner
@@ -181,6 +190,8 @@ class Learner:
             self._publisher.unchanged(planner.step)
         if self._ranks.first:
             self._record(result, sum(len(g.completions) for g in groups), time.monotonic() - started)
+        else:
+            self._observe({"step": planner.step})
         if result.reason:
             self._skip(result, plan)
         else:
@@ -236,36 +247,34 @@ class Learner:
         alarms = alarms_of(trained, batch.active_problems, batch.why_inactive, self._settings.alarms)
         for line in self._alarms.lines(alarms, planner.step):
             say(line)
-        self._line.call(
-            self._line.store.record_dynamics(
-                {
-                    **{k: v for k, v in metrics.items() if k != "entropy"},
-                    **result.seconds,
-                    "step": planner.step,
-                    "version": planner.version,
-                    "reward": batch.reward,
-                    "solve_rate": fade.solve_rate,
-                    "entropy": fade.entropy if fade.entropy is not None else float("nan"),
-                    "target_entropy": fade.target_entropy if fade.target_entropy is not None else float("nan"),
-                    "alpha": batch.drawn.alpha,
-                    "delta": batch.drawn.delta,
-                    "active_problems": batch.active_problems,
-                    "lag_mean": float(batch.drawn.lag.mean()),
-                    "lag_max": int(batch.drawn.lag.max()),
-                    **{f"{LAG_GROUPS}{lag}": int(n) for lag, n in enumerate(np.bincount(batch.drawn.lag)) if n},
-                    "groups": len(batch.drawn.entries),
-                    "completions": completions,
-                    "tokens": sum(entry.tokens for entry in batch.drawn.entries),
-                    "idle_share": self._waited_s / (time.monotonic() - self._began),
-                    "step_s": step_s,
-                    "wait_s": self._wait_s,
-                    "publish_blocked_s": self._publisher.blocked_s,
-                    **{f"alarm_{name}": float(bool(text)) for name, text in alarms.items()},
-                    **self._head_metrics(),
-                    "snapshot_size_ratio": self._publisher.size_ratio,
-                }
-            )
-        )
+        figures = {
+            **{k: v for k, v in metrics.items() if k != "entropy"},
+            **result.seconds,
+            "step": planner.step,
+            "version": planner.version,
+            "reward": batch.reward,
+            "solve_rate": fade.solve_rate,
+            "entropy": fade.entropy if fade.entropy is not None else float("nan"),
+            "target_entropy": fade.target_entropy if fade.target_entropy is not None else float("nan"),
+            "alpha": batch.drawn.alpha,
+            "delta": batch.drawn.delta,
+            "active_problems": batch.active_problems,
+            "lag_mean": float(batch.drawn.lag.mean()),
+            "lag_max": int(batch.drawn.lag.max()),
+            **{f"{LAG_GROUPS}{lag}": int(n) for lag, n in enumerate(np.bincount(batch.drawn.lag)) if n},
+            "groups": len(batch.drawn.entries),
+            "completions": completions,
+            "tokens": sum(entry.tokens for entry in batch.drawn.entries),
+            "idle_share": self._waited_s / (time.monotonic() - self._began),
+            "step_s": step_s,
+            "wait_s": self._wait_s,
+            "publish_blocked_s": self._publisher.blocked_s,
+            **{f"alarm_{name}": float(bool(text)) for name, text in alarms.items()},
+            **self._head_metrics(),
+            "snapshot_size_ratio": self._publisher.size_ratio,
+        }
+        self._line.call(self._line.store.record_dynamics(figures))
+        self._observe(figures)
         self._wait_s = 0.0
 
     def _head_metrics(self) -> dict[str, float]:

@@ -3,15 +3,17 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ops.placement import VERGE
+
 BACK_OFF_S = (1.0, 5.0, 20.0)
 HEALTHY_S = 120.0
+_TAIL_BYTES = 4096
 _FOR_A_PERSON = "verge: "
 """Before the line in which a process of ours says why it ends."""
 
@@ -28,6 +30,7 @@ class Child:
     arguments: Sequence[str]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    program: Sequence[str] = VERGE
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0
@@ -40,13 +43,13 @@ class Child:
         with self.log.open("ab") as log:
             self.log_began = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ops.cli", *self.arguments],
+                [*self.program, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
         self.started_s = time.monotonic()
 
@@ -54,6 +57,13 @@ class Child:
     def exit_status(self) -> int | None:
         """None while it runs."""
         return self.process.poll() if self.process is not None else None
+
+    @property
+    def state(self) -> str:
+        """`running`, `ended` well, or `starts again` when its back-off is over."""
+        if self.process is None or self.exit_status:
+            return "starts again"
+        return "running" if self.exit_status is None else "ended"
 
     def schedule_restart(self, now: float) -> bool:
         """Plan a restart after a back-off, once nothing is left of it. False when it has failed too often."""
@@ -78,6 +88,18 @@ class Child:
         words = (for_a_person or lines or ["it left no message"])[-1]
         return f"ended with status {status}: {words.rpartition(_FOR_A_PERSON)[2]}"
 
+    def just_said(self, within_s: float = 10.0) -> str:
+        """The last line of ours in its log, if anything was written there of late; "" where there is none."""
+        kind = self.arguments[0]
+        with suppress(OSError):
+            if time.time() - self.log.stat().st_mtime < within_s:
+                with self.log.open("rb") as log:
+                    log.seek(max(self.log_began, self.log.stat().st_size - _TAIL_BYTES))
+                    lines = log.read().decode(errors="replace").splitlines()
+                ours = [line for line in lines if line.startswith(f"{kind}: ")]
+                return ours[-1].removeprefix(f"{kind}: ") if ours else ""
+        return ""
+
     def terminate(self, grace_s: float) -> None:
         """SIGTERM, then after `grace_s` SIGKILL to the whole session, so that nothing is left running."""
         if self.process is None:
@@ -91,7 +113,8 @@ class Child:
         self.process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel end this process, by SIGTERM, when the one that started it ends in whatever way."""
     import ctypes
 
     pr_set_pdeathsig = 1

@@ -122,6 +122,17 @@ def serve(
     run_server(run, [*(overrides or ()), *named])
 
 
+@app.command()
+def track(run: RunPath, overrides: Overrides = None) -> None:
+    """Tell TensorBoard or Weights & Biases every step of a run, live or finished, as [track] says.
+
+    It only reads, and continues where an earlier one ended. `verge up` starts it for you.
+    """
+    from ops.monitor.track import track as run_tracker
+
+    run_tracker(run, overrides or ())
+
+
 @app.command(hidden=True)
 def evaluate(run: RunPath, trained: Path) -> None:
     """Evaluate base and trained weights of a run into its folder. `verge up` starts it for you."""

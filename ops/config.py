@@ -21,6 +21,8 @@ from learner.config import (
     LearnerConfig,
     ObjectiveConfig,
 )
+from ops.monitor.config import MetricsConfig, TrackConfig
+from ops.placement import PlacementConfig
 from ops.serve.config import ServeConfig
 from store.config import StoreConfig
 from store.errors import VergeError
@@ -79,6 +81,10 @@ class RunConfig(Section):
     alarms: AlarmsConfig = AlarmsConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     serve: ServeConfig = ServeConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    placement: PlacementConfig | None = None
+    """Which GPUs each process of `verge up` gets; absent, all see them all."""
+    track: TrackConfig = TrackConfig()
 
     @model_validator(mode="after")
     def _groups_teach(self) -> Self:
@@ -112,6 +118,25 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _ports_are_enough(self) -> Self:
+        if self.metrics.actor_port and self.actor.count > 1:
+            raise ValueError(
+                f"metrics.actor_port is {self.metrics.actor_port}, but {self.actor.count} actors (= actor.count) of one"
+                " machine cannot share it; set 0, for a free one each"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _placement_fits(self) -> Self:
+        if self.placement is not None:
+            reason = self.placement.why_unfit(
+                self.actor.count, self.actor.tensor_parallel, self.learner.groups_per_step
+            )
+            if reason is not None:
+                raise ValueError(reason)
+        return self
+
     @property
     def run_folder(self) -> Path:
         """The run's folder."""
@@ -125,6 +150,9 @@ RESUMABLE = {
     "actor": None,
     "evaluation": None,
     "serve": None,
+    "metrics": None,
+    "placement": None,
+    "track": None,
     "alarms": None,
     "learner": {
         "steps",

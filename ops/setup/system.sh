@@ -1,5 +1,6 @@
 #!/bin/sh
-# system.sh [test]: system packages that a part of Verge uses; with `test`, also the browser of the page's tests.
+# system.sh [test]: system packages that a part of Verge uses; with `test`, also the browser of the page's tests and the
+# tool that tests the alerts.
 # Installed where we are root on Debian or Ubuntu; elsewhere one line names the command, and set-up goes on: what needs
 # them says so itself.
 set -eu
@@ -12,6 +13,17 @@ command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 if [ "${1:-}" = test ] && grep -q '^ID=debian' /etc/os-release 2>/dev/null; then  # Ubuntu's is a snap
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 fi
+
+get_promtool() {  # out of the package of the server, which apt would start
+    dir=$(mktemp -d)
+    (cd "$dir" && apt-get update -qq && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . &&
+        install usr/bin/promtool /usr/local/bin/) >/dev/null 2>&1 ||
+        echo "setup: no promtool (Debian's package prometheus has it): the alerts are not tested by Prometheus itself"
+    rm -rf "$dir"
+}
+if [ "${1:-}" = test ] && ! command -v promtool >/dev/null 2>&1 && [ "$(id -u)" = 0 ] &&
+    command -v apt-get >/dev/null 2>&1; then get_promtool; fi
+
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

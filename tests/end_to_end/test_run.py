@@ -1,16 +1,22 @@
 """`verge up` as its user runs it: real store, real engine, real trainer, and a kill −9 in the middle."""
 
 import asyncio
+import fcntl
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gating.posterior import discount
@@ -46,6 +52,9 @@ checkpoint_every = 10
 max_lag = {max_lag}
 [evaluation]
 k = [1, 8, 64]
+[metrics]
+actor_port = 0
+learner_port = 0
 """
 STEPS = 20
 GROUPS = 64
@@ -116,6 +125,12 @@ def wait_for_step(folder: Path, step: int, process: "subprocess.Popen[str]") -> 
         time.sleep(0.3)
 
 
+def scraped(folder: Path, process: str) -> str:
+    """What the endpoint of a process of the run answers to Prometheus."""
+    (noted,) = json.loads((folder / "metrics" / f"{process}.json").read_text())
+    return httpx.get(f"http://{noted['targets'][0]}/metrics", timeout=60).text
+
+
 async def recounted(server: EmbeddedServer) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
     """Every problem's facts as stored, and as they follow from the log of groups."""
     store = await Store.connect(server.url, "e2e", server.password)
@@ -165,6 +180,8 @@ def killed_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     try:
         wait_for_step(folder, 5, process)
         assert any("actor" in line for line in processes_marked(str(folder)))
+        for name in ("actor-0", "learner"):
+            (base / f"{name}.metrics").write_text(scraped(folder, name))
         os.kill(child_process(folder, "actor"), signal.SIGKILL)
         os.kill(child_process(folder, "serve"), signal.SIGKILL)
         server = live_server(folder)
@@ -217,12 +234,31 @@ def test_the_page_is_there_from_the_first_lines_on_and_comes_back(killed_run: tu
 
 
 def test_every_figure_of_the_learner_and_the_actors_is_a_documented_metric(killed_run: tuple[Path, Path, str]) -> None:
-    from ops.serve.metrics import METRICS, metric_of
+    from ops.monitor.known import METRICS, metric_of
 
     summary = json.loads(verge("state", "summary", str(killed_run[1]), "--json").stdout)
     shown = {metric_of(name) for name in summary["dynamics"]}
     shown |= {f"actor/{name}" for beat in summary["actors"].values() for name in beat if name != "engine"}
     assert shown <= {known.name for known in METRICS}
+
+
+def test_actor_and_learner_show_what_they_report_and_the_actor_what_vllm_says(
+    killed_run: tuple[Path, Path, str],
+) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    values: dict[str, dict[str, float]] = {"actor-0": defaultdict(float), "learner": defaultdict(float)}
+    for name, of_process in values.items():
+        for family in text_string_to_metric_families((killed_run[1].parent / f"{name}.metrics").read_text()):
+            for sample in family.samples:
+                of_process[sample.name] += sample.value
+    actor, learner = values["actor-0"], values["learner"]
+    assert actor["verge_actor_completions_total"] >= 5 * GROUPS * 8
+    assert actor["vllm:request_success_total"] > 0
+    assert actor["vllm:generation_tokens_total"] > actor["verge_actor_completions_total"]
+    assert learner["verge_learner_step"] >= 5
+    assert 0 < learner["verge_learner_reward"] < 1
+    assert learner["verge_learner_max_lag"] == 4
 
 
 def test_nothing_is_left_running(killed_run: tuple[Path, Path, str]) -> None:
@@ -252,10 +288,56 @@ def test_a_run_continues_at_its_next_step_and_refuses_another_objective(killed_r
     assert f"continues after step {STEPS}" in (folder / "logs" / "learner.log").read_text()
 
 
-def test_synchronous_training_is_the_same_loop_with_no_lag(tiny_model: Path, tmp_path: Path) -> None:
-    config, folder = write_config(tmp_path, tiny_model, steps=6, groups=32, max_lag=0), tmp_path / "folder"
-    done = verge(*command(config, folder)[3:], "--set", "evaluation.method=off", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def on_a_terminal(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """The summary of a short synchronous run, and what it wrote to its terminal; its tracker can never work."""
+    base = tmp_path_factory.mktemp("terminal")
+    config, folder = write_config(base, tiny_model, steps=6, groups=32, max_lag=0), base / "folder"
+    (folder / "track").parent.mkdir()
+    (folder / "track").write_text("a file, where the tracker's folder would be")
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    changed = ["--set", "evaluation.method=off", "--set", "track.kind=tensorboard", "--json"]
+    process = subprocess.Popen(
+        command(config, folder, *changed), cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, text=True,
+        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(theirs)
+    written = b""
+    try:
+        with suppress(OSError):  # nobody has its other end any more
+            while part := os.read(ours, 65536):
+                written += part
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        os.close(ours)
+    assert process.returncode == 0, written.decode()
+    return json.loads(output), written.decode()
+
+
+def test_synchronous_training_is_the_same_loop_with_no_lag(on_a_terminal: tuple[dict[str, Any], str]) -> None:
+    summary, _ = on_a_terminal
     assert summary["steps"] == 6
     assert summary["lag_histogram"] == {"0": 6 * 32}
+
+
+def test_a_terminal_shows_a_panel_with_each_actor_and_what_the_learner_waits_for(
+    on_a_terminal: tuple[dict[str, Any], str],
+) -> None:
+    assert "\x1b[1A" in on_a_terminal[1], "it is redrawn in place"
+    written = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", on_a_terminal[1])
+    assert "─ e2e · step –/6 ─" in written
+    assert "learner: have 0 of 32 groups for step 1, because no actor has started yet" in written
+    assert "actor-0 loads its engine" in written
+    assert re.search(r"─ e2e · step [1-6]/6 ─", written)
+    assert re.search(r"lag 0\.0 of 0 .* tokens/s \d+", written)
+    assert written.endswith("\n")
+
+
+def test_a_tracker_that_cannot_work_is_said_and_costs_the_run_nothing(
+    on_a_terminal: tuple[dict[str, Any], str],
+) -> None:
+    (said,) = [line for line in on_a_terminal[1].splitlines() if "the tracker" in line]
+    assert "the tracker ended with status 1: " in said
+    assert "; the run goes on without it (log: " in said

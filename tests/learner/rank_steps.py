@@ -6,6 +6,7 @@ and `url`, `password`, `run` of a run in a store, which the loop trains on.
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,4 +88,7 @@ if __name__ == "__main__":
     output = Path(given["output"])
     for name in given["cases"]:
         train(Path(given["model"]), ours, name, output)
-    run_learner(settings_of(Path(given["model"]), output, given["url"], given["password"], given["run"]))
+    told: list[Mapping[str, float]] = []
+    settings = settings_of(Path(given["model"]), output, given["url"], given["password"], given["run"])
+    run_learner(settings, observe=told.append)
+    (output / f"told-{ours.rank}.json").write_text(json.dumps(told))

@@ -37,6 +37,9 @@ def test_two_ranks_take_the_steps_of_one_and_run_the_loop_together(tmp_path: Pat
     assert phase == ("done", "all 4 steps are taken")
     assert [(row["step"], row["version"], row["groups"]) for row in history] == [(s, s, 5) for s in range(1, 5)]
     assert counters["lost_payload"] == 0
+    first, second = (json.loads((tmp_path / f"told-{rank}.json").read_text()) for rank in (0, 1))
+    assert [row["loss"] for row in first] == [row["loss"] for row in history], "rank 0 is told what the store records"
+    assert second == [{"step": step} for step in range(1, 5)]
     assert all(row["ratio_mean"] == pytest.approx(1, abs=0.2) for row in history)
     assert history[0]["kl"] < 1e-8  # the first batch is the base model's: both ranks see the log-probs that sampled it
 

@@ -84,6 +84,7 @@ async def commit(store: Store, problem: str, ids: Sequence[int], correct: int, v
 async def fill(store: Store, model: Path) -> list[str]:
     """Play GROUPS over seven versions; returns their ids. The first three have left the pool, the fourth was drawn."""
     await store.open_run(META)
+    await store.set_limits(1000, 1 << 30)
     await store.add_problems(PROBLEMS)
     ids = ids_of(model, SAID)
     groups = []

@@ -1,5 +1,6 @@
 """What compose.yaml and the Kubernetes overlays say is what the command line, the config and Kubernetes accept."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -57,7 +58,7 @@ def compose() -> Any:
 def test_every_command_of_compose_is_one_and_reads_its_config(compose: Any) -> None:
     text, seen = (COMPOSE / "run.toml").read_text(), set()
     for name, service in compose["services"].items():
-        words = verge_words(service["image"], service.get("entrypoint", []), service["command"])
+        words = verge_words(service["image"], service.get("entrypoint", []), service.get("command", []))
         if words is None:
             continue
         seen.add(name)
@@ -77,7 +78,7 @@ def test_every_command_of_compose_is_one_and_reads_its_config(compose: Any) -> N
     assert seen == {"model", "acl", "learner", "actor", "page"}
     reader = config_of(text, ["verge", "learner", "run.toml"])
     assert reader.store.url == f"redis://{reader.name}-reader@redis:6379/0"
-    assert set(compose["secrets"]) == ROLES | {"page"}
+    assert set(compose["secrets"]) == ROLES | {"page", "grafana"}
 
 
 def test_every_container_of_compose_is_locked_down(compose: Any) -> None:
@@ -86,6 +87,57 @@ def test_every_container_of_compose_is_locked_down(compose: Any) -> None:
         if name != "redis":  # its own entry point steps down from root
             assert service["cap_drop"] == ["ALL"], name
             assert "no-new-privileges:true" in service["security_opt"], name
+
+
+def test_prometheus_and_grafana_of_compose_are_pinned_nobody_s_root_and_not_part_of_the_run(compose: Any) -> None:
+    for name in ("prometheus", "grafana"):
+        service = compose["services"][name]
+        assert re.fullmatch(r"docker\.io/\w+/\w+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
+        assert int(service["user"]) > 0
+        assert service["profiles"] == ["watch"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert (COMPOSE / source).is_file() if source.startswith(".") else source in compose["volumes"], volume
+            assert volume.endswith(":ro") or source == name, "it writes to a volume of its own and nowhere else"
+
+
+def test_prometheus_of_compose_asks_every_process_where_it_listens(compose: Any) -> None:
+    services, text = compose["services"], (COMPOSE / "run.toml").read_text()
+    scraped = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())
+    mounted = {volume.split(":")[1] for volume in services["prometheus"]["volumes"]}
+    assert set(scraped["rule_files"]) <= mounted
+    jobs = {job["job_name"]: job for job in scraped["scrape_configs"]}
+    assert set(jobs) == {"verge-page", "verge-learner", "verge-actor"}
+    page = parsed(verge_words("verge", [], services["page"]["command"]) or [])
+    assert jobs["verge-page"]["static_configs"] == [{"targets": [f"page:{page['port']}"]}]
+    token = Path(jobs["verge-page"]["authorization"]["credentials_file"])
+    assert token == config_of(text, verge_words("verge", [], services["page"]["command"]) or []).serve.token_file
+    assert services["prometheus"]["secrets"] == [token.name]
+    for role in ("learner", "actor"):
+        metrics = config_of(text, verge_words("verge", [], services[role]["command"]) or []).metrics
+        (found,) = jobs[f"verge-{role}"]["dns_sd_configs"]
+        assert (found["names"], found["type"], found["port"]) == ([role], "A", getattr(metrics, f"{role}_port"))
+        assert metrics.host == "0.0.0.0"
+    if shutil.which("promtool") is not None:
+        checked = ["promtool", "check", "config", "--syntax-only", str(COMPOSE / "prometheus.yml")]
+        subprocess.run(checked, check=True, capture_output=True)
+
+
+def test_grafana_of_compose_finds_prometheus_and_the_dashboard(compose: Any) -> None:
+    grafana = compose["services"]["grafana"]
+    mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in grafana["volumes"]}
+    (source,) = yaml.safe_load((COMPOSE / "grafana.source.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert (source["type"], source["isDefault"]) == ("prometheus", True)
+    (provider,) = yaml.safe_load((COMPOSE / "grafana.dashboards.yml").read_text())["providers"]
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert home.parent == Path(provider["options"]["path"])
+    assert (COMPOSE / mounted[str(home)]).resolve() == OPS / "monitor" / "dashboard.json"
+    assert {str(Path(target).parent) for target, file in mounted.items() if file.startswith("./")} == {
+        "/etc/grafana/provisioning/datasources", "/etc/grafana/provisioning/dashboards",
+    }  # fmt: skip
+    assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == f"/run/secrets/{grafana['secrets'][0]}"
 
 
 def test_the_gpu_file_only_adds_to_services_that_there_are(compose: Any) -> None:
@@ -104,9 +156,9 @@ def test_secrets_are_made_once_and_the_acl_file_comes_of_them(
         for _ in range(2)
     ]
     assert first == again
-    assert set(first) == ROLES | {"page"}
+    assert set(first) == ROLES | {"page", "grafana"}
     assert {len(password) for password in first.values()} == {48}
-    assert len(set(first.values())) == 4
+    assert len(set(first.values())) == 5
     folder = str(tmp_path / "secrets")
     monkeypatch.setattr(sys, "argv", ["verge", "state", "acl", str(COMPOSE / "run.toml"), "--passwords", folder])
     with pytest.raises(SystemExit) as ended:
@@ -174,6 +226,34 @@ def test_what_keda_counts_is_the_run_s_own_stream(manifests: list[dict[str, Any]
         assert trigger["metadata"]["stream"] == Keys(name).tickets
         assert trigger["metadata"]["consumerGroup"] == CONSUMERS
         assert trigger["metadata"]["username"] == f"{name}-actor"
+
+
+def test_the_operator_of_prometheus_asks_every_process_where_it_listens(manifests: list[dict[str, Any]]) -> None:
+    (text,) = [m["data"]["run.toml"] for m in manifests if m["kind"] == "ConfigMap"]
+    asked = [m for m in manifests if m["kind"] == "PodMonitor"]
+    roles: dict[str, int] = {}
+    for workload, _, container in containers(manifests):
+        if workload in ("learner", "actor") and container["name"] == workload:
+            words = verge_words(container["image"], container.get("command", []), container["args"]) or []
+            port = getattr(config_of(text, words).metrics, f"{workload}_port")
+            if port is not None:
+                assert config_of(text, words).metrics.host == "0.0.0.0"
+                assert container["ports"] == [{"name": "metrics", "containerPort": port}]
+                roles[workload] = port
+    assert set(roles) == ({"learner", "actor"} if asked else set()), "without the component nobody listens"
+    for monitor in asked:
+        assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
+        (admitted,) = [m for m in manifests if m["kind"] == "NetworkPolicy" and m["metadata"]["name"] == "metrics"]
+        assert admitted["spec"]["ingress"][0]["ports"] == [{"port": "metrics"}]
+        for selector in (monitor["spec"]["selector"], admitted["spec"]["podSelector"]):
+            (by_name,) = selector["matchExpressions"]
+            assert (by_name["key"], set(by_name["values"])) == ("app.kubernetes.io/name", set(roles))
+
+
+def test_the_operator_s_rules_are_the_alerts() -> None:
+    rule = yaml.safe_load((OPS / "kubernetes" / "components" / "monitor" / "rules.yaml").read_text())
+    assert rule["kind"] == "PrometheusRule"
+    assert rule["spec"] == yaml.safe_load((OPS / "monitor" / "alerts.yml").read_text()), "see the head of rules.yaml"
 
 
 def test_every_pod_runs_as_nobody_s_root_and_has_only_its_own_password(manifests: list[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ops.serve import metrics
+from ops.monitor import known as metrics
 from tests.ops.serving import SCRIPT, Served
 
 METRICS_MD = Path(metrics.__file__).with_name("METRICS.md")
@@ -36,7 +36,7 @@ def test_the_metrics_are_the_stores_facts_by_name_and_label(served: Served) -> N
 
 def test_the_table_is_the_one_that_the_code_generates() -> None:
     assert METRICS_MD.read_text(encoding="utf-8") == metrics.table(), (
-        "run python -m ops.serve.metrics > ops/serve/METRICS.md"
+        "run python -m ops.monitor.known > ops/monitor/METRICS.md"
     )
 
 

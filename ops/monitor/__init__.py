@@ -1,0 +1,1 @@
+"""What watches a run from outside: metrics of every process, alerts, a dashboard, and experiment trackers."""
