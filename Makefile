@@ -1,7 +1,8 @@
-# make demo    set up, then train the tiny model and print what it learned
-# make test    set up, then lint, type-check and test
-# make setup   only set up
-# make lock    renew requirements.lock from pyproject.toml
+# make demo       set up, then train the tiny model and print what it learned
+# make test       set up, then lint, type-check and test
+# make setup      only set up
+# make lock       renew requirements.lock from pyproject.toml
+# make reference  renew ops/COMMANDS.md and ops/CONFIG.md from the code
 
 VENV   ?= .venv
 PYTHON ?= python3.11
@@ -12,7 +13,7 @@ export HF_HUB_OFFLINE ?= 1
 # vLLM and DeepSpeed must see the same compiler and ninja that set-up installed.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup system demo test lint types lock clean
+.PHONY: setup system demo test lint types lock reference clean
 
 setup: system $(STAMP)
 
@@ -39,6 +40,10 @@ test: lint types
 
 lock:
 	@sh ops/setup/lock.sh "$(PYTHON)"
+
+reference: setup
+	$(BIN)/verge reference commands > ops/COMMANDS.md
+	$(BIN)/verge reference config > ops/CONFIG.md
 
 clean:
 	rm -rf $(VENV) runs models
