@@ -165,7 +165,7 @@ def values_of(moment: Moment) -> dict[str, dict[str, float]]:
     found |= {name: {"": value} for name, value in single.items()}
     for name, value in summary["dynamics"].items():
         label = name.removeprefix(LAG_GROUPS) if name.startswith(LAG_GROUPS) else ""
-        found.setdefault(metric_of(name), {})[label] = value
+        found.setdefault(metric_of(name), {})[label] = math.nan if value is None else value
     for actor, beat in summary["actors"].items():
         for name, value in beat.items():
             if isinstance(value, int | float):
