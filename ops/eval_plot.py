@@ -46,7 +46,8 @@ def draw(out: Path, after: Evaluated, before: Evaluated | None = None) -> None:
     _curve(axes[0], after, PATH, "after" if both else None)
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(out, dpi=110, metadata={"Date": None} if out.suffix == ".svg" else None)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        figure.savefig(out, dpi=110)
 
 
 def _curve(axis: "Axes", evaluated: Evaluated, color: str, label: str | None) -> None:
@@ -79,7 +80,7 @@ def _problems(axis: "Axes", before: Evaluated, after: Evaluated) -> None:
             axis.scatter(x, y, s=14 * count, color=color, alpha=0.7, lw=0, label=_legend(name, found), clip_on=False)
     axis.set(xlabel="solve rate before", ylabel="solve rate after", xlim=(0, 1), ylim=(0, 1))
     axis.set_title("each problem", fontsize=10, loc="left")
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
 
 
 def _legend(name: str | None, found: Mapping[str, Sequence[Mapping[str, float | None]]]) -> str:
@@ -87,7 +88,7 @@ def _legend(name: str | None, found: Mapping[str, Sequence[Mapping[str, float | 
         return "solved by both, or by none"
     rows = found[name]
     sure = sum(row["chance"] is not None and row["chance"] < SURE for row in rows)
-    return f"{name.replace('_', ' ')}: {len(rows)}, of which {sure} by chance in < 1 of 100"
+    return f"{name.replace('_', ' ')}: {len(rows)}, {sure} of them beyond chance (1 in 100)"
 
 
 def _counts(tallies: Sequence[Tally]) -> "tuple[np.ndarray, np.ndarray]":
