@@ -1,5 +1,6 @@
 # make demo       set up, then train the tiny model and print what it learned
 # make test       set up, then lint, type-check and test
+# make audit      ask for advisories on the locked packages
 # make setup      only set up
 # make lock       renew requirements.lock from pyproject.toml
 # make reference  renew ops/COMMANDS.md and ops/CONFIG.md from the code
@@ -13,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 # vLLM and DeepSpeed must see the same compiler and ninja that set-up installed.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup system demo test lint types lock reference clean
+.PHONY: setup system demo test lint types audit lock reference clean
 
 setup: system $(STAMP)
 
@@ -37,6 +38,9 @@ types: setup
 test: lint types
 	@sh ops/setup/system.sh test
 	$(BIN)/python -m pytest
+
+audit: setup
+	$(BIN)/python ops/setup/audit.py dependencies
 
 lock:
 	@sh ops/setup/lock.sh "$(PYTHON)"
