@@ -5,7 +5,7 @@ run.list_problems(where="posterior_mean < 0.1 and attempts >= 16", sort="-gate",
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,9 +70,9 @@ def connect(where: str | Path, token: str | None = None) -> Run:
 class StoredRun:
     """A run by its store; the embedded one of a run that has ended is started for as long as each question takes."""
 
-    def __init__(self, run: Path, overrides: Sequence[str] = ()) -> None:
+    def __init__(self, run: Path) -> None:
         """`run`: a folder or a TOML file. VergeError when it is neither."""
-        self._config = open_config(run, overrides)
+        self._config = open_config(run)
 
     def summary(self) -> dict[str, Any]:
         """As `Run`."""
