@@ -1,7 +1,9 @@
-# make demo    set up, then train the tiny model and print what it learned
-# make test    set up, then lint, type-check and test
-# make setup   only set up
-# make lock    renew requirements.lock from pyproject.toml
+# make demo       set up, then train the tiny model and print what it learned
+# make test       set up, then lint, type-check and test
+# make audit      ask for advisories on the locked packages
+# make setup      only set up
+# make lock       renew requirements.lock from pyproject.toml
+# make reference  renew ops/COMMANDS.md and ops/CONFIG.md from the code
 
 VENV   ?= .venv
 PYTHON ?= python3.11
@@ -12,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 # vLLM and DeepSpeed must see the same compiler and ninja that set-up installed.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: setup system demo test lint types lock clean
+.PHONY: setup system demo test lint types audit lock reference clean
 
 setup: system $(STAMP)
 
@@ -37,8 +39,15 @@ test: lint types
 	@sh ops/setup/system.sh test
 	$(BIN)/python -m pytest
 
+audit: setup
+	$(BIN)/python ops/setup/audit.py dependencies
+
 lock:
 	@sh ops/setup/lock.sh "$(PYTHON)"
+
+reference: setup
+	$(BIN)/verge reference commands > ops/COMMANDS.md
+	$(BIN)/verge reference config > ops/CONFIG.md
 
 clean:
 	rm -rf $(VENV) runs models

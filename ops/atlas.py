@@ -1,7 +1,9 @@
 """The atlas: every advantage's masses and slope on one sheet, equalised, and FADE's path as training moves."""
 
 import html
+import importlib.util
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,17 @@ def drawable(group_size: int) -> dict[str, Any]:
     return advantages
 
 
+def check_drawable(out: Path, suffixes: Sequence[str]) -> None:
+    """Refuse a file that cannot be drawn to. VergeError: another type, no such folder, or nothing to draw with."""
+    if out.suffix not in suffixes:
+        listed = " or ".join([", ".join(suffixes[:-1]), suffixes[-1]])
+        raise VergeError(f"{out} ends in {out.suffix or 'nothing'} but must end in {listed}")
+    if not out.parent.is_dir():
+        raise VergeError(f"the folder {out.parent} of {out.name} does not exist; create it first")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise VergeError("drawing needs matplotlib: pip install 'verge-rl[plot]'")
+
+
 def draw(out: Path, group_size: int = 8) -> None:
     """Draw the sheet.
 
@@ -42,12 +55,9 @@ def draw(out: Path, group_size: int = 8) -> None:
         out: a file ending in .png, .svg or .html; the last holds the drawing and each advantage's source.
         group_size: G, at least 2.
     Raises:
-        VergeError: another file type, or a folder that does not exist.
+        VergeError: as `check_drawable`, or a group of one.
     """
-    if out.suffix not in (".png", ".svg", ".html"):
-        raise VergeError(f"{out} ends in {out.suffix or 'nothing'} but must end in .png, .svg or .html")
-    if not out.parent.is_dir():
-        raise VergeError(f"the folder {out.parent} of {out.name} does not exist; create it first")
+    check_drawable(out, (".png", ".svg", ".html"))
     if group_size < 2:
         raise VergeError(f"group size is {group_size} but must be >= 2: most advantages compare within a group")
     advantages = drawable(group_size)

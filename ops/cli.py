@@ -27,12 +27,14 @@ app = typer.Typer(
     help="Train language models with verifiable rewards, asynchronously, at the verge of what they can solve.",
 )
 config_app = typer.Typer(no_args_is_help=True, help="Show what a config means.")
+reference_app = typer.Typer(no_args_is_help=True, help="Write the pages that list every command and every field.")
 app.add_typer(config_app, name="config")
 app.add_typer(problems_app, name="problems")
 app.add_typer(state_app, name="state")
 app.add_typer(gating_app, name="gating")
 app.add_typer(bench, name="bench")
 app.add_typer(lab, name="lab")
+app.add_typer(reference_app, name="reference")
 app.command()(sim)
 
 ConfigFile = Annotated[Path, typer.Argument(help="A run's TOML file.", show_default=False)]
@@ -211,6 +213,22 @@ def schema() -> None:
     from ops.config import RunConfig
 
     print(json.dumps(RunConfig.model_json_schema(), indent=2))
+
+
+@reference_app.command("config")
+def reference_config() -> None:
+    """Print every section and field of a run's TOML file as Markdown: ops/CONFIG.md."""
+    from ops.reference import config_page
+
+    print(config_page(), end="")
+
+
+@reference_app.command("commands")
+def reference_commands() -> None:
+    """Print every command with its arguments and options as Markdown: ops/COMMANDS.md."""
+    from ops.reference import commands_page
+
+    print(commands_page(), end="")
 
 
 def main() -> None:

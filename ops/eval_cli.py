@@ -19,13 +19,22 @@ def evaluate_command(
         str | None, typer.Option(help="A Hugging Face folder, a snapshot's folder, or a hub id; model.path by default.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where every problem's counts are kept; evaluation.jsonl in the run folder.")
+        Path | None,
+        typer.Option(
+            help="Where every problem's counts are kept; evaluation.jsonl in the run folder. A .parquet file is "
+            "written at the end, beside a .jsonl of the same name."
+        ),
     ] = None,
     split: Annotated[Literal["held_out", "train"], typer.Option(help="Which of the run's problems.")] = "held_out",
     samples: Annotated[int, typer.Option(min=1, help="Completions of each problem.")] = 64,
     k: Annotated[str, typer.Option(help="The k of pass@k, comma-separated.")] = "1,8,64",
     against: Annotated[
-        Path | None, typer.Option(help="An earlier evaluation of the same problems: gains, newly solved and lost.")
+        Path | None,
+        typer.Option(help="An earlier --out, of the same problems: gains, newly solved and newly lost."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Also draw pass@k, and with --against each problem, into this .svg or .png file."),
     ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -37,22 +46,43 @@ def evaluate_command(
     ks = _ks(k, samples)
     config = open_config(run, overrides or ())
     from actors.problems import load_problems
+    from ops.eval_plot import check_plot, draw
     from ops.eval_run import evaluate_model
-    from ops.tally import compare_tallies, read_tallies, report
+    from ops.tally import (
+        check_comparable,
+        check_table,
+        compare_tallies,
+        problems_digest,
+        read_tallies,
+        report,
+        write_table,
+    )
 
     before = read_tallies(against) if against is not None else None
     problems = list(getattr(load_problems(config.problems), split))
     if not problems:
         raise VergeError(f"{run} has no {split} problems to evaluate on; set problems.{split}_count")
     out = out or config.run_folder / "evaluation.jsonl"
+    # What cannot be compared, kept or drawn is refused before hours of sampling, not after.
+    if before is not None:
+        check_comparable(before, problems_digest(problems), ks)
+    if plot is not None:
+        check_plot(plot)
+    if out.suffix == ".parquet":
+        check_table(out)
+    kept = out.with_suffix(".jsonl") if out.suffix == ".parquet" else out
     with _Bar(len(problems), quiet=as_json) as bar:
-        subject, tallies = evaluate_model(config, model or config.model.path, problems, samples, out, bar.show)
+        subject, tallies = evaluate_model(config, model or config.model.path, problems, samples, kept, bar.show)
+    if out != kept:
+        write_table(out, subject, tallies)
     found = report(subject, tallies, ks) | {"out": str(out)}
-    try:
-        if before is not None:
-            found["against"] = compare_tallies(before, (subject, {tally.id: tally for tally in tallies}), ks)
-    finally:  # what was sampled is worth knowing also where it cannot be compared
-        print(json.dumps(found, indent=2) if as_json else _text(found))
+    after = subject, {tally.id: tally for tally in tallies}
+    if before is not None:
+        found["against"] = compare_tallies(before, after, ks)
+    if plot is not None:
+        draw(plot, after, before)
+        found["plot"] = str(plot)
+    print(json.dumps(found, indent=2) if as_json else _text(found))
 
 
 def _ks(text: str, samples: int) -> list[int]:
@@ -110,4 +140,6 @@ def _text(found: dict[str, Any]) -> str:
             lines.append(
                 f"{name.replace('_', ' ')}: {len(changed)}; {sure} of them would be chance in less than 1 of 100 cases"
             )
+    if "plot" in found:
+        lines.append(f"drawn in {found['plot']}")
     return "\n".join(lines)

@@ -1,5 +1,7 @@
 """The gate that a run's learner uses, for whoever shows what the learner saw."""
 
+from typing import Any
+
 from ops.config import RunConfig
 from store.queries import Gate
 
@@ -19,3 +21,16 @@ def is_gated(config: RunConfig) -> bool:
     return objective.advantage == "fade_bbg" or (
         objective.advantage == "bbg" and objective.params.get("evidence") == "pooled"
     )
+
+
+def gate_in_words(config: RunConfig) -> dict[str, Any]:
+    """The parameters of the opinions, and whether the run's advantage reads the gate."""
+    gate = gate_of(config)
+    return {
+        "k": gate.k,
+        "tau": gate.tau,
+        "prior": list(gate.prior),
+        "gamma": config.gating.gamma,
+        "advantage": config.objective.advantage,
+        "used_by_the_advantage": is_gated(config),
+    }

@@ -1,11 +1,9 @@
 """`verge state`: what the store knows of a run, while it runs or afterwards from its folder."""
 
-import asyncio
 import json
 import math
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -13,14 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ops.config import RunConfig
-from ops.gate import gate_of
+from ops.client import StoredRun, with_store
 from ops.options import AsJson, Overrides
-from ops.runfolder import open_config, read_password, store_of
-from store import queries
+from ops.runfolder import open_config, read_password
 from store.acl import Role, acl_file, rules, user
 from store.backup import export_run, import_run
-from store.client import Store
 from store.errors import VergeError
 from store.keys import Keys
 from store.statefile import check_state
@@ -33,7 +28,7 @@ RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.
 @app.command()
 def summary(run: RunPath, as_json: AsJson = False) -> None:
     """The whole run: phase, weights, problems, groups, actors, training."""
-    found = _ask(run, lambda store, gate: queries.summary(store, gate))
+    found = StoredRun(run).summary()
     if as_json:
         print(json.dumps(found, indent=2))
     else:
@@ -49,7 +44,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Problems by their facts and opinions."""
-    rows = _ask(run, lambda store, gate: queries.list_problems(store, gate, where=where, sort=sort, limit=limit))
+    rows = StoredRun(run).list_problems(where=where, sort=sort, limit=limit)
     if as_json:
         print(json.dumps({"problems": rows}, indent=2))
         return
@@ -68,7 +63,7 @@ def problem(
     as_json: AsJson = False,
 ) -> None:
     """One problem: its prompt, its facts, the opinions now, and all its groups."""
-    found = _ask(run, lambda store, gate: queries.problem_history(store, problem_id, gate))
+    found = StoredRun(run).problem_history(problem_id)
     if as_json:
         print(json.dumps(found, indent=2))
         return
@@ -87,7 +82,7 @@ def export(
     run: RunPath,
 ) -> None:
     """Write every fact of a run into one file, also while it trains. Weights and checkpoints stay where they are."""
-    records = _ask(run, lambda store, _: export_run(store, file))
+    records = StoredRun(run).ask(lambda store, _: export_run(store, file))
     print(f"{file}: {records} records, {file.stat().st_size} bytes")
 
 
@@ -101,7 +96,7 @@ def import_(
     check_state(file)  # before a store is made for it
     if config.store.url is None:
         (config.run_folder / "store").mkdir(parents=True, exist_ok=True)
-    records = _with_store(config, lambda store: import_run(store, file))
+    records = with_store(config, lambda store: import_run(store, file))
     print(f"run {config.name}: {records} records imported from {file}")
 
 
@@ -133,37 +128,13 @@ def alive(
     overrides: Overrides = None,
 ) -> None:
     """Exit 0 when the actor's last heartbeat is young enough, 1 when not: for a container's health check."""
-    beat = _with_store(open_config(run, overrides or ()), lambda store: store.heartbeat(actor))
+    beat = with_store(open_config(run, overrides or ()), lambda store: store.heartbeat(actor))
     age_s = math.inf if beat is None else time.time() - float(beat["time_s"])
     if age_s > within_s:
         raise VergeError(
             f"actor {actor} {'has sent no heartbeat' if beat is None else f'was last heard {age_s:.0f} s ago'}"
         )
     print(f"actor {actor} was heard {age_s:.0f} s ago, at version {beat.get('version', '–')}")
-
-
-def _ask(run: Path, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:
-    config = open_config(run)
-
-    async def ask(store: Store) -> Any:
-        if not await store.meta():
-            raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
-        return await question(store, gate_of(config))
-
-    return _with_store(config, ask)
-
-
-def _with_store(config: RunConfig, work: Callable[[Store], Awaitable[Any]]) -> Any:
-    with store_of(config) as (url, password):
-
-        async def connected() -> Any:
-            store = await Store.connect(url, config.name, password, patience_s=5.0)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
-
-        return asyncio.run(connected())
 
 
 def _cell(value: Any) -> str:

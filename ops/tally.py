@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +15,7 @@ from store.errors import VergeError
 from store.wire import Problem
 
 FORMAT = 1
+_SUBJECT = b"verge.subject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +93,63 @@ class TallyFile:
         self._file.close()
 
 
+def write_table(path: Path, subject: Subject, tallies: Sequence[Tally]) -> None:
+    """One row per problem as a Parquet file, whose metadata says of what: `read_tallies` reads it back.
+
+    Raises:
+        VergeError: pyarrow is not installed, or the file cannot be written.
+    """
+    pa, parquet = _arrow(path)
+    table = pa.Table.from_pylist([asdict(tally) for tally in tallies])
+    table = table.replace_schema_metadata({_SUBJECT: json.dumps(asdict(subject))})
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        parquet.write_table(table, temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise VergeError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def check_table(path: Path) -> None:
+    """Refuse, before anything is sampled, what `write_table` would refuse."""
+    _arrow(path)
+
+
+def _arrow(path: Path) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise VergeError(f"{path}: {error}; pip install 'verge-rl[parquet]'") from None
+    return pyarrow, parquet
+
+
 def read_tallies(path: Path) -> tuple[Subject, dict[str, Tally]]:
-    """What `TallyFile` wrote, by problem id; a last line that was cut short is left out.
+    """What `TallyFile` or `write_table` wrote, by problem id; a last line that was cut short is left out.
 
     Raises:
         VergeError: it is no such file, or of another format.
     """
     try:
+        if path.suffix == ".parquet":
+            table = _arrow(path)[1].read_table(path)
+            head = json.loads(table.schema.metadata[_SUBJECT])
+            return _subject(head), {row["id"]: Tally(**row) for row in table.to_pylist()}
         lines = path.read_text(encoding="utf-8").split("\n")
-        head = json.loads(lines[0])
-        if head.get("format") != FORMAT:
-            raise ValueError
-        subject = Subject(**head)
+        subject = _subject(json.loads(lines[0]))
         rows = [json.loads(line) for line in lines[1:-1]]  # after the last newline: nothing, or half a line
         tallies = {row["id"]: Tally(**row) for row in rows}
     except OSError as error:
-        raise VergeError(f"{path}: {error.strerror}") from None
+        raise VergeError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, AttributeError, KeyError):
         raise VergeError(f"{path} is not an evaluation that `verge eval` wrote") from None
     return subject, tallies
+
+
+def _subject(head: dict[str, Any]) -> Subject:
+    if head.get("format") != FORMAT:
+        raise ValueError
+    return Subject(**head)
 
 
 def report(subject: Subject, tallies: Sequence[Tally], ks: Sequence[int]) -> dict[str, Any]:
@@ -140,8 +179,31 @@ def report(subject: Subject, tallies: Sequence[Tally], ks: Sequence[int]) -> dic
     }
 
 
+def check_comparable(evaluated: tuple[Subject, Mapping[str, Tally]], problems: str, ks: Sequence[int]) -> None:
+    """Refuse an evaluation that says nothing about these k, or is of other problems than those of the digest.
+
+    Raises:
+        VergeError: what is wrong with it, in one line.
+    """
+    subject, tallies = evaluated
+    if subject.problems != problems:
+        raise VergeError(
+            f"the evaluation of {subject.model} is of {subject.count} other problems: their difference would mean "
+            "nothing; evaluate both models on one run's problems, of one split"
+        )
+    if len(tallies) < subject.count:
+        raise VergeError(
+            f"the evaluation of {subject.model} has {len(tallies)} of {subject.count} problems; run it to its end"
+        )
+    if fewer := [tally for tally in tallies.values() if tally.n < max(ks)]:
+        raise VergeError(
+            f"the evaluation of {subject.model} has {fewer[0].n} judged completions of problem {fewer[0].id}, too "
+            f"few for pass@{max(ks)}; lower --k"
+        )
+
+
 def compare_tallies(
-    before: tuple[Subject, dict[str, Tally]], after: tuple[Subject, dict[str, Tally]], ks: Sequence[int]
+    before: tuple[Subject, Mapping[str, Tally]], after: tuple[Subject, Mapping[str, Tally]], ks: Sequence[int]
 ) -> dict[str, Any]:
     """`after` against `before` on the same problems: paired gains, and what is newly solved and newly lost.
 
@@ -151,18 +213,8 @@ def compare_tallies(
     Raises:
         VergeError: they are not of the same problems, or one is not complete.
     """
-    for subject, tallies in (before, after):
-        if fewer := [tally for tally in tallies.values() if tally.n < max(ks)]:
-            raise VergeError(
-                f"the evaluation of {subject.model} has {fewer[0].n} judged completions of problem {fewer[0].id}, too "
-                f"few for pass@{max(ks)}; lower --k"
-            )
-        if len(tallies) < subject.count:
-            raise VergeError(
-                f"the evaluation of {subject.model} has {len(tallies)} of {subject.count} problems; run it to its end"
-            )
-    if before[0].problems != after[0].problems:
-        raise VergeError("the two evaluations are of different problems: their difference would mean nothing")
+    check_comparable(before, after[0].problems, ks)
+    check_comparable(after, before[0].problems, ks)
     ids = sorted(after[1])
     old, new = [before[1][i] for i in ids], [after[1][i] for i in ids]
     gains = []

@@ -1,8 +1,9 @@
-"""Questions about a run, answered from its facts while it trains: plain dicts, ready for JSON.
+"""Questions about a run, answered from its facts while it trains: plain dicts, ready for JSON (no NaN, no tuple).
 
 Opinions (posterior mean, gate) are formed here and now by `gating`, from parameters that the caller passes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,6 +30,12 @@ class Gate:
     k: float = 8
     tau: float = 0.01
     prior: tuple[float, float] = (1.0, 1.0)
+
+    def what_if(self, k: float | None, tau: float | None) -> "Gate | None":
+        """This gate with another k or τ; None where neither is given."""
+        if k is None and tau is None:
+            return None
+        return Gate(self.k if k is None else k, self.tau if tau is None else tau, self.prior)
 
 
 async def problem_columns(
@@ -62,10 +69,13 @@ async def problem_columns(
         "evidence_a": a,
         "evidence_b": b,
     }
-    columns |= _opinions(a, b, gate)
-    if what_if is not None:
-        columns |= {f"what_if_{name}": column for name, column in _opinions(a, b, what_if).items()}
-    return columns
+    return columns | _opinions(a, b, gate) | (what_if_columns(columns, what_if) if what_if else {})
+
+
+def what_if_columns(columns: Mapping[str, NDArray[Any]], gate: Gate) -> dict[str, NDArray[Any]]:
+    """Another gate's opinions on the facts of `problem_columns`, as `what_if_…`."""
+    opinions = _opinions(columns["evidence_a"], columns["evidence_b"], gate)
+    return {f"what_if_{name}": column for name, column in opinions.items()}
 
 
 def _opinions(a: NDArray[np.float64], b: NDArray[np.float64], gate: Gate) -> dict[str, NDArray[Any]]:
@@ -153,7 +163,7 @@ async def summary_of(store: Store, columns: Mapping[str, NDArray[Any]]) -> dict[
     open_tickets, leased = await store.open_tickets()
     attempted, solved = columns["attempts"] > 0, columns["successes"] > 0
     left = ("used", "expired", "zero_mass", "lost_payload")
-    return {
+    found = {
         "run": store.keys.run,
         "phase": phase,
         "reason": reason,
@@ -173,6 +183,7 @@ async def summary_of(store: Store, columns: Mapping[str, NDArray[Any]]) -> dict[
         "histograms": {name: histogram(columns[name]) for name in ("posterior_mean", "gate")},
         "unsolved_with_most_attempts": _most_attempts(columns, attempted & ~solved),
     }
+    return dict(json_ready(found))
 
 
 def histogram(values: NDArray[np.float64]) -> list[int]:
@@ -192,7 +203,7 @@ def _most_attempts(
 async def problem_history(
     store: Store, problem_id: str, gate: Gate, entries: Sequence[GroupEntry] | None = None
 ) -> dict[str, Any]:
-    """One problem: its text, its facts, the opinions now, and after each of its groups.
+    """One problem: its text, its facts, the opinions now, and after each of its groups with the 95 % interval.
 
     Args:
         entries: the problem's groups, oldest first, where the caller has them; else the whole log is read.
@@ -211,12 +222,24 @@ async def problem_history(
     a, b = posterior.evidence_at(
         facts.evidence_a, facts.evidence_b, facts.version, manifest.version if manifest else 0, gamma
     )
-    return {
+    history = {
         "problem": asdict(problem),
         "facts": _known(facts),
         "opinions": {name: float(value) for name, value in _opinions(a, b, gate).items()},
         "groups": _history(entries, gamma, gate),
     }
+    return dict(json_ready(history))
+
+
+def json_ready(value: Any) -> Any:
+    """The same value as JSON gives it back: None for a number that it does not have, a list for a tuple."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    return value
 
 
 def _known(facts: ProblemFacts) -> dict[str, Any]:
@@ -233,6 +256,11 @@ def _history(entries: Sequence[GroupEntry], gamma: float, gate: Gate) -> list[di
         a, b, version = posterior.discount(a, b, version, entry.c, entry.G, entry.version_min, gamma)
         now = {name: float(value) for name, value in _opinions(a, b, gate).items()}
         steps.append({**asdict(entry), "evidence_a": float(a), "evidence_b": float(b), **now})
+    if steps:
+        after_a, after_b = (np.array([step[name] for step in steps]) for name in ("evidence_a", "evidence_b"))
+        low, high = posterior.credible_interval(after_a, after_b, prior=gate.prior)
+        for step, lower, upper in zip(steps, low.tolist(), high.tolist(), strict=True):
+            step |= {"interval_low": lower, "interval_high": upper}
     return steps
 
 

@@ -3,6 +3,7 @@
 `python -m ops.monitor.known` prints METRICS.md, the table of them all.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -155,12 +156,12 @@ def metric_of(dynamic: str) -> str:
     return f"{'gating' if dynamic in _OF_GATING else 'learner'}/{dynamic}"
 
 
-def of_dynamics(dynamics: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """What the learner records of a step, as metrics."""
+def of_dynamics(dynamics: Mapping[str, float | None]) -> dict[str, dict[str, float]]:
+    """What the learner records of a step, as metrics; None, which JSON has for it, is NaN."""
     found: dict[str, dict[str, float]] = {}
     for name, value in dynamics.items():
         label = name.removeprefix(LAG_GROUPS) if name.startswith(LAG_GROUPS) else ""
-        found.setdefault(metric_of(name), {})[label] = value
+        found.setdefault(metric_of(name), {})[label] = math.nan if value is None else value
     return found
 
 

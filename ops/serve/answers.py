@@ -1,6 +1,5 @@
 """What the HTTP API answers: the types of its OpenAPI document. Numbers that are not finite are null."""
 
-import math
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +38,10 @@ class ProblemRow(_Answer):
     """Posterior mean of pass@k, k being the gate's."""
     gate: float
     """0 when closed."""
+    what_if_posterior_mean: float | None = None
+    """Only where another gate was asked about; the opinion of that one on the same facts."""
+    what_if_pass_at_k: float | None = None
+    what_if_gate: float | None = None
 
 
 class ProblemPage(_Answer):
@@ -51,8 +54,8 @@ class ProblemPage(_Answer):
     problems: list[ProblemRow]
 
 
-class GroupRow(_Answer):
-    """One committed group, and the opinions after it."""
+class LogRow(_Answer):
+    """One committed group, as it stands in the log."""
 
     id: str
     stream_id: str
@@ -64,6 +67,20 @@ class GroupRow(_Answer):
     version_max: int
     tokens: int
     time_s: float
+
+
+class GroupPage(_Answer):
+    """A page of the log of groups, oldest first."""
+
+    total: int
+    offset: int
+    limit: int
+    groups: list[LogRow]
+
+
+class GroupRow(LogRow):
+    """One committed group, and the opinions after it."""
+
     evidence_a: float
     evidence_b: float
     posterior_mean: float
@@ -165,14 +182,3 @@ class Summary(_Answer):
     unsolved_with_most_attempts: list[dict[str, Any]]
     gate: dict[str, Any] = Field(default_factory=dict)
     """The parameters of the opinions: k, tau, prior, and whether the run's advantage reads the gate."""
-
-
-def finite(value: Any) -> Any:
-    """The same value with None for every number that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value

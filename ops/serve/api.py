@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from ops.config import RunConfig
+from ops.gate import gate_in_words
 from ops.serve import answers, questions
 from ops.serve.completions import Texts
 from ops.serve.watch import Watch
+from store.queries import json_ready
 from store.where import MAX_LENGTH
 from store.wire import MAX_TEXT
 
@@ -30,6 +32,8 @@ Where = Annotated[
     str, Query(max_length=MAX_LENGTH, description="A filter, as 'posterior_mean < 0.1 and attempts >= 16'.")
 ]
 Sort = Annotated[str, Query(max_length=100, description="A column; with a minus, largest first: -gate.")]
+WhatIfK = Annotated[float, Query(ge=1, le=10**6, description="The k of another gate.")]
+WhatIfTau = Annotated[float, Query(ge=0, lt=1, description="The τ of another gate.")]
 Version = Annotated[int, Query(ge=0, le=_LARGEST)]
 
 
@@ -41,15 +45,20 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
     async def summary() -> answers.Summary:
         """The whole run: phase, weights, problems, groups, actors, training."""
         moment = await watch.now()
-        gate = questions.gate_in_words(config, watch)
-        return answers.Summary.model_validate(answers.finite({**moment.summary, "gate": gate}))
+        return answers.Summary.model_validate({**moment.summary, "gate": gate_in_words(config)})
 
-    @router.get("/problems")
+    @router.get("/problems", response_model_exclude_unset=True)
     async def problems(
-        where: Where = "", sort: Sort = "-gate", offset: Offset = 0, limit: Limit = 20
+        where: Where = "",
+        sort: Sort = "-gate",
+        offset: Offset = 0,
+        limit: Limit = 20,
+        what_if_k: WhatIfK | None = None,
+        what_if_tau: WhatIfTau | None = None,
     ) -> answers.ProblemPage:
-        """Problems by their facts and opinions."""
-        page = questions.problem_page(await watch.now(), where, sort, offset, limit)
+        """Problems by their facts and opinions; with `what_if_…`, also by those of another gate on the same facts."""
+        what_if = watch.gate.what_if(what_if_k, what_if_tau)
+        page = questions.problem_page(await watch.now(), where, sort, offset, limit, what_if)
         return answers.ProblemPage.model_validate(page)
 
     @router.get("/problem")
@@ -58,7 +67,15 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
         found = await questions.history(watch, id)
         groups = found["groups"][::-1]
         page = {"total": len(groups), "offset": offset, "limit": limit, "groups": groups[offset : offset + limit]}
-        return answers.ProblemHistory.model_validate(answers.finite({**found, **page}))
+        return answers.ProblemHistory.model_validate({**found, **page})
+
+    @router.get("/groups")
+    async def groups(offset: Offset = 0, limit: Limit = 100) -> answers.GroupPage:
+        """Every committed group of the run, oldest first: the log from which all counts follow."""
+        await watch.now()
+        entries = await watch.log.page(watch.store, offset, limit)
+        page = {"total": len(watch.log), "offset": offset, "limit": limit, "groups": [asdict(e) for e in entries]}
+        return answers.GroupPage.model_validate(page)
 
     @router.get("/group")
     async def group(id: GroupId) -> answers.GroupText:
@@ -68,7 +85,7 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
             raise questions.NotThere(
                 f"group {id[:200]!r} is not in the pool: the texts of those that left are not kept"
             )
-        return answers.GroupText.model_validate(answers.finite(asdict(shown)))
+        return answers.GroupText.model_validate(json_ready(asdict(shown)))
 
     @router.get("/changes")
     async def changes(after_version: Version = 0, to_version: Version | None = None) -> answers.Changes:
@@ -81,7 +98,7 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
         """What the learner read from training, step by step."""
         history = (await watch.now()).history
         steps = history[offset : offset + limit]
-        return answers.Dynamics.model_validate({"total": len(history), "steps": answers.finite(steps)})
+        return answers.Dynamics.model_validate({"total": len(history), "steps": json_ready(steps)})
 
     @router.get("/weights")
     async def weights(offset: Offset = 0, limit: Limit = 100) -> answers.Snapshots:

@@ -1,10 +1,14 @@
-"""The questions of `store.queries` asked of a `verge serve`, from a notebook or a script, with nothing to install."""
+"""The questions of `store.queries` asked of a `verge serve` (ops/client.py asks the store itself)."""
 
 import json
+import math
 import urllib.error
 import urllib.request
 from typing import Any
 from urllib.parse import urlencode
+
+import numpy as np
+from numpy.typing import NDArray
 
 from store.errors import VergeError
 
@@ -32,9 +36,28 @@ class ServedRun:
         """The whole run in one dict."""
         return self._ask("summary")
 
-    def list_problems(self, *, where: str = "", sort: str = "", limit: int | None = None) -> list[dict[str, Any]]:
-        """One dict per problem: facts and opinions."""
-        return self._pages("problems", "problems", limit, where=where, sort=sort)
+    def list_problems(
+        self,
+        *,
+        where: str = "",
+        sort: str = "",
+        limit: int | None = None,
+        what_if_k: float | None = None,
+        what_if_tau: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """One dict per problem: facts and opinions; with `what_if_…`, those of another gate beside them."""
+        what_if = {"what_if_k": what_if_k, "what_if_tau": what_if_tau}
+        asked = {name: value for name, value in what_if.items() if value is not None}
+        return self._pages("problems", "problems", limit, where=where, sort=sort, **asked)
+
+    def problem_columns(self) -> dict[str, NDArray[Any]]:
+        """[problems] facts and opinions, by name."""
+        rows = self.list_problems()
+        return {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+    def group_log(self) -> list[dict[str, Any]]:
+        """Every committed group, oldest first."""
+        return self._pages("groups", "groups", None)
 
     def problem_history(self, problem_id: str) -> dict[str, Any]:
         """One problem: its text, its facts, the opinions now, and after each of its groups, oldest first."""
@@ -66,6 +89,13 @@ class ServedRun:
             raise VergeError(f"{self._url}: {_why(error)}") from None
         except (OSError, ValueError) as error:
             raise VergeError(f"{self._url} does not answer as a verge serve would: {error}") from None
+
+
+def _column(values: list[Any]) -> NDArray[Any]:
+    """A column as it was before JSON, which has no NaN."""
+    if isinstance(values[0], str):
+        return np.array(values, dtype=object)
+    return np.array([math.nan if value is None else value for value in values])
 
 
 def _why(error: urllib.error.HTTPError) -> str:

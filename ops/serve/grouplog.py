@@ -91,6 +91,13 @@ class GroupLog:
         read = await asyncio.gather(*(store.entries(stream_id, 1, inclusive=True) for stream_id in ids))
         return [entry for entries in read for entry in entries]
 
+    async def page(self, store: Store, offset: int, limit: int) -> list[GroupEntry]:
+        """`limit` groups from number `offset` on, oldest first, with their ids."""
+        if offset >= self._count:
+            return []
+        first = f"{self.ms[offset]}-{self.sequence[offset]}"
+        return await store.entries(first, min(limit, self._count - offset), inclusive=True)
+
     def counts(self, among: NDArray[np.bool_], problems: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """(G, c) summed over some of the groups, of every problem: two float64[problems]."""
         row = self.row[among]

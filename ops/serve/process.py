@@ -88,6 +88,7 @@ async def _serve(
     import uvicorn
 
     from ops.serve.app import application
+    from ops.serve.protocol import Prompt
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager
@@ -102,7 +103,8 @@ async def _serve(
         server = Server(
             uvicorn.Config(
                 application(config, Watch(store, gate_of(config)), token),
-                http="h11",  # bounds the size of a request's head
+                http=Prompt,  # an h11, which bounds the size of a request's head
+                ws="none",
                 h11_max_incomplete_event_size=_HEADER_BYTES,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=1,

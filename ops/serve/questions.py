@@ -2,33 +2,34 @@
 
 from typing import Any
 
-import numpy as np
-
-from gating import posterior
-from ops.config import RunConfig
-from ops.gate import is_gated
 from ops.serve.watch import Moment, Watch
 from store.errors import VergeError
-from store.queries import chosen, problem_history, records
+from store.queries import Gate, chosen, problem_history, records, what_if_columns
 
 
 class NotThere(VergeError):
     """The run does not have what was asked for."""
 
 
-def problem_page(moment: Moment, where: str, sort: str, offset: int, limit: int) -> dict[str, Any]:
+def problem_page(
+    moment: Moment, where: str, sort: str, offset: int, limit: int, what_if: Gate | None = None
+) -> dict[str, Any]:
     """`limit` of the problems that a filter keeps, from number `offset` on, and how many it keeps.
+
+    Args:
+        what_if: another gate, whose opinions are added as `what_if_…`.
 
     Raises:
         VergeError: the filter or the column to sort by cannot be read.
     """
-    rows = chosen(moment.columns, where, sort)
-    found = records(moment.columns, rows[offset : offset + limit])
+    columns = moment.columns | (what_if_columns(moment.columns, what_if) if what_if else {})
+    rows = chosen(columns, where, sort)
+    found = records(columns, rows[offset : offset + limit])
     return {"total": len(rows), "offset": offset, "limit": limit, "problems": found}
 
 
 async def history(watch: Watch, problem_id: str) -> dict[str, Any]:
-    """A problem as `store.queries.problem_history` tells it, each group with the posterior's 95 % interval after it.
+    """A problem as `store.queries.problem_history` tells it.
 
     Raises:
         NotThere: the run has no such problem.
@@ -38,15 +39,7 @@ async def history(watch: Watch, problem_id: str) -> dict[str, Any]:
     if row is None:
         raise NotThere(f"the run has no problem {problem_id[:200]!r}")
     entries = await watch.log.of_problem(watch.store, row)
-    found = await problem_history(watch.store, problem_id, watch.gate, entries)
-    groups = found["groups"]
-    if not groups:
-        return found
-    a, b = (np.array([group[name] for group in groups]) for name in ("evidence_a", "evidence_b"))
-    low, high = posterior.credible_interval(a, b, prior=watch.gate.prior)
-    for group, lower, upper in zip(groups, low, high, strict=True):
-        group |= {"interval_low": float(lower), "interval_high": float(upper)}
-    return found
+    return await problem_history(watch.store, problem_id, watch.gate, entries)
 
 
 def changes(watch: Watch, moment: Moment, after_version: int, to_version: int | None) -> dict[str, Any]:
@@ -65,17 +58,4 @@ def changes(watch: Watch, moment: Moment, after_version: int, to_version: int | 
         "to_version": newest,
         "newly_solved": sorted(ids[solved]),
         "newly_lost": sorted(ids[lost]),
-    }
-
-
-def gate_in_words(config: RunConfig, watch: Watch) -> dict[str, Any]:
-    """The parameters of the opinions."""
-    gate = watch.gate
-    return {
-        "k": gate.k,
-        "tau": gate.tau,
-        "prior": list(gate.prior),
-        "gamma": config.gating.gamma,
-        "advantage": config.objective.advantage,
-        "used_by_the_advantage": is_gated(config),
     }

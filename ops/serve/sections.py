@@ -9,7 +9,8 @@ import numpy as np
 from markupsafe import Markup
 
 from ops.config import RunConfig
-from ops.serve import figures, questions
+from ops.gate import gate_in_words
+from ops.serve import figures
 from ops.serve.grouplog import GroupLog
 from ops.serve.svg import Floats, number
 from ops.serve.templating import render
@@ -76,7 +77,7 @@ class FrontPage:
             "map": render(
                 "map.html",
                 chart=figures.problem_map(found),
-                gate=questions.gate_in_words(self._config, watch),
+                gate=gate_in_words(self._config),
             ),
             "curve": render("curve.html", **self._curve(moment)),
             "changes": render(

@@ -20,8 +20,10 @@ import httpx
 import pytest
 
 from gating.posterior import discount
+from ops.client import connect
 from store.client import Store
 from store.server import EmbeddedServer, live_server
+from tests.ops.serving import serving
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -274,6 +276,20 @@ def test_state_answers_from_the_run_folder_afterwards(killed_run: tuple[Path, Pa
     history = verge("state", "problem", problem, str(folder), "--json")
     assert history.returncode == 0, history.stderr
     assert json.loads(history.stdout)["groups"]
+
+
+def test_the_page_and_the_store_of_a_run_answer_alike(killed_run: tuple[Path, Path, str]) -> None:
+    _, folder, _ = killed_run
+    with serving(folder) as page:
+        over_http, stored = connect(page.url), connect(folder)
+        assert over_http.summary() == stored.summary()
+        hardest = stored.list_problems(where="attempts > 0", sort="-gate", what_if_k=64)
+        assert over_http.list_problems(where="attempts > 0", sort="-gate", what_if_k=64) == hardest
+        assert over_http.problem_history(hardest[0]["id"]) == stored.problem_history(hardest[0]["id"])
+        assert over_http.changes(0, STEPS) == stored.changes(0, STEPS)
+        log = stored.group_log()
+        assert over_http.group_log() == log
+        assert sum(entry["c"] for entry in log) == int(stored.problem_columns()["successes"].sum())
 
 
 def test_a_run_continues_at_its_next_step_and_refuses_another_objective(killed_run: tuple[Path, Path, str]) -> None:

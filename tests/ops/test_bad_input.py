@@ -14,6 +14,7 @@ from ops.children import Child
 from ops.cli import main
 from ops.config import load_config
 from ops.runfolder import enter_run_folder, open_config, run_lock, set_aside
+from ops.tally import Subject, Tally, TallyFile
 from store.errors import VergeError
 
 ABSENT = "redis://127.0.0.1:1"
@@ -120,6 +121,58 @@ def test_a_context_beyond_the_models_positions_is_refused(
 ) -> None:
     message = refusal(capsys, monkeypatch, "up", builtin(tmp_path, tiny_model, context=4096))
     assert "64 positions" in message
+
+
+def evaluated(folder: Path, count: int = 2, n: int = 8) -> Path:
+    """An evaluation of other problems than any here."""
+    path = folder / "other.jsonl"
+    file = TallyFile(path, Subject("a-model", "w", "another digest", count, n, 1.0, 8))
+    file.add(Tally("p1", n, 1, 1, 0, 0, 5 * n, 2.5 * n))
+    file.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--against", "other.jsonl"], "the evaluation of a-model is of 2 other problems"),
+        (["--against", "absent.jsonl"], "absent.jsonl: No such file"),
+        (["--samples", "8", "--k", "1,16"], "--k holds 16, but must be in [1, 8] (= --samples)"),
+        (["--k", "one"], "--k is 'one', but must be numbers"),
+        (["--plot", "gains.gif"], "gains.gif ends in .gif but must end in .png or .svg"),
+        (["--plot", "nowhere/gains.svg"], "the folder nowhere of gains.svg does not exist"),
+        (["--set", "problems.held_out_count=0"], "has no held_out problems to evaluate on"),
+    ],
+)
+def test_an_evaluation_that_would_mislead_is_refused_before_anything_is_sampled(
+    options: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    config = builtin(tmp_path, "/no/such/model")  # which would be refused first, if it were looked for
+    evaluated(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    message = refusal(capsys, monkeypatch, "eval", config, *options)
+    assert expected in message
+    assert message.count("\n") == 0
+
+
+@pytest.mark.parametrize("verifier", ["exact", "countdown", "math"])
+def test_a_problem_without_its_reference_answer_is_named_with_its_line(
+    verifier: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tiny_model: Path,
+) -> None:
+    without = {name: value for name, value in (PROBLEM | {"verifier": verifier}).items() if name != "answer"}
+    config = write(tmp_path, tiny_model, [json.dumps(without), json.dumps(PROBLEM | {"id": "p2"})])
+    message = refusal(capsys, monkeypatch, "eval", config, "--set", "problems.held_out_count=1")
+    assert "problems.jsonl line 1" in message
+    assert "answer" in message
+    assert message.count("\n") == 0
 
 
 def test_a_port_in_use_is_refused(

@@ -12,29 +12,16 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import typer
 import yaml
 
-from ops.cli import app, main
+from ops.cli import main
 from ops.config import RunConfig, override_config
+from tests.ops.documents import parsed
 
 OPS = Path(__file__).parents[2] / "ops"
 COMPOSE = OPS / "compose"
 OVERLAYS = sorted((OPS / "kubernetes" / "overlays").iterdir())
 ROLES = {"actor", "learner", "reader"}
-
-
-def parsed(words: list[str]) -> dict[str, Any]:
-    """What a `verge …` command line asks for, refused as the real one would be, without doing it."""
-    command: Any = typer.main.get_command(app)
-    context = None
-    while True:
-        context = command.make_context(words[0], words[1:], parent=context)
-        if not hasattr(command, "resolve_command"):
-            return dict(context.params)
-        words = [*context._protected_args, *context.args]
-        _, command, rest = command.resolve_command(context, words)
-        words = [words[0], *rest]
 
 
 def config_of(text: str, words: list[str]) -> RunConfig:

@@ -11,8 +11,18 @@ import pytest
 
 from actors.config import ProblemsConfig
 from actors.problems import load_problems
+from ops.eval_plot import draw
 from ops.exact import exact_solve_rates
-from ops.tally import Subject, Tally, TallyFile, compare_tallies, problems_digest, read_tallies, report
+from ops.tally import (
+    Subject,
+    Tally,
+    TallyFile,
+    compare_tallies,
+    problems_digest,
+    read_tallies,
+    report,
+    write_table,
+)
 from store.errors import VergeError
 from store.wire import Problem
 
@@ -82,12 +92,40 @@ def test_two_evaluations_are_compared_problem_by_problem() -> None:
     # Two successes of 16 in the second 8 by chance: (8·7)/(16·15).
     assert found["newly_solved"] == [{"id": "b", "correct": 2, "n": 8, "chance": pytest.approx(56 / 240)}]
     assert [row["id"] for row in found["newly_lost"]] == ["a"]
-    with pytest.raises(VergeError, match="of different problems"):
+    with pytest.raises(VergeError, match="is of 2 other problems"):
         compare_tallies(before, (replace(SUBJECT, problems="q"), after[1]), [1])
     with pytest.raises(VergeError, match=r"has 8 judged completions of problem a, too few for pass@9; lower --k"):
         compare_tallies(before, after, [9])
     with pytest.raises(VergeError, match="has 1 of 2 problems; run it to its end"):
         compare_tallies((SUBJECT, {"a": counted("a", 4)}), after, [1])
+
+
+def test_a_table_has_a_row_per_problem_and_is_read_back_as_what_it_was_made_of(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: no table was written")
+    path, tallies = tmp_path / "e.parquet", [counted("a", 4), counted("b", 0)]
+    write_table(path, SUBJECT, tallies)
+    assert parquet.read_table(path).to_pydict()["correct"] == [4, 0]
+    assert read_tallies(path) == (SUBJECT, {tally.id: tally for tally in tallies})
+    parquet.write_table(parquet.read_table(path).replace_schema_metadata({}), path)
+    with pytest.raises(VergeError, match="is not an evaluation that `verge eval` wrote"):
+        read_tallies(path)
+
+
+def test_the_figure_shows_both_models_and_counts_what_is_newly_solved(tmp_path: Path) -> None:
+    before = (SUBJECT, {"a": counted("a", 4), "b": counted("b", 0)})
+    after = (replace(SUBJECT, weights="x"), {"a": counted("a", 0), "b": counted("b", 8)})
+    out = tmp_path / "gains.svg"
+    draw(out, after, before)
+    drawn = out.read_text()
+    # 8 successes that all fall in the second 8 of 16: 1 in 12870. 4 in the first 8: (8·7·6·5)/(16·15·14·13) = 1 in 26.
+    for words in (
+        "newly solved: 1, 1 of them beyond chance",
+        "newly lost: 1, 0 of them beyond chance",
+        "pass@k of 2 problems",
+    ):
+        assert words in drawn
+    draw(tmp_path / "one.png", after)
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_digest_of_problems_knows_their_texts_and_not_their_order() -> None:

@@ -1,6 +1,7 @@
 """Who may look: this machine, or whoever has the token; and nobody can make the server do more than answer."""
 
 import asyncio
+import itertools
 import json
 import shutil
 import signal
@@ -157,19 +158,77 @@ def test_a_request_may_not_be_large_nor_change_anything(served: Served) -> None:
     assert served.get("api/summary").status_code == 200
 
 
-def test_slow_clients_hold_nobody_up(served: Served) -> None:
+HALF_REQUESTS = {
+    "nothing": b"",
+    "half a head": b"GET /events/home HTTP/1.1\r\nHost: localhost\r\n",
+    "half a body": b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\ntoken=",
+    "half a second request": b"GET /api/summary HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api",
+}
+
+
+def test_half_sent_requests_are_given_up_so_that_they_cannot_take_every_connection(served: Served) -> None:
+    from ops.serve.process import _CONNECTIONS
+
+    address = ("127.0.0.1", urlsplit(served.url).port)
+    slow: list[socket.socket] = []
+    stream = socket.create_connection(address, timeout=60)
+    try:
+        stream.sendall(b"GET /events/home HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert stream.recv(12) == b"HTTP/1.1 200"
+        for half in itertools.islice(itertools.cycle(HALF_REQUESTS.values()), _CONNECTIONS + 8):
+            raw = socket.create_connection(address, timeout=60)
+            raw.sendall(half)
+            slow.append(raw)
+        for raw in slow:
+            with suppress(ConnectionError):
+                while raw.recv(65536):  # until the server hangs up
+                    pass
+        assert served.get("api/summary").status_code == 200
+        stream.setblocking(False)
+        with suppress(BlockingIOError):  # all that it has sent, and no end: a stream is no request
+            while True:
+                assert stream.recv(65536)
+    finally:
+        for raw in (*slow, stream):
+            raw.close()
+
+
+def test_clients_that_do_not_read_their_stream_hold_nobody_up(served: Served) -> None:
     address = ("127.0.0.1", urlsplit(served.url).port)
     idle = [socket.create_connection(address, timeout=60) for _ in range(30)]
     try:
-        for half, raw in enumerate(idle):
-            # Half a request, or a stream that is never read.
-            request = b"GET /events/home HTTP/1.1\r\nHost: localhost\r\n" + (b"\r\n" if half % 2 else b"")
-            raw.sendall(request)
+        for raw in idle:
+            raw.sendall(b"GET /events/home HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert served.get("api/summary").status_code == 200
         assert served.get("").status_code == 200
     finally:
         for raw in idle:
             raw.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS, to a server that speaks none
+        b"GET\r\n\r\n",
+        b"\r\n\r\n\r\n\x00\xff\xfe",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 100_000 + b"\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_server_goes_on(served: Served, raw: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", urlsplit(served.url).port), timeout=60) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(raw)
+        answer = b""
+        with suppress(ConnectionError):
+            while part := connection.recv(65536):
+                answer += part
+    assert not answer.startswith(b"HTTP/1.1 2"), answer[:80]
+    assert b" 500 " not in answer.split(b"\r\n")[0]
+    assert served.get("api/summary").status_code == 200
 
 
 def test_more_pages_than_the_server_keeps_up_to_date_are_refused_and_those_that_close_make_room(served: Served) -> None:

@@ -1,0 +1,105 @@
+"""What the repository should not hold: secrets in its tracked files (a test), and packages with advisories (CI).
+
+    python ops/setup/audit.py secrets [--renew]
+    python ops/setup/audit.py dependencies        # make audit
+
+Secrets are detect-secrets' to find; `.secrets.baseline` holds those of its findings that are none. Advisories are
+pip-audit's to find, at an index; where none answers, it says that nothing was audited, and that is no failure.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BASELINE = ROOT / ".secrets.baseline"
+LOCK = ROOT / "requirements.lock"
+WITHIN_S = 120
+ACCEPTED: dict[str, str] = {}
+"""Advisories that we live with, by id, each with the reason."""
+
+
+def tracked_files(root: Path = ROOT) -> list[str]:
+    """The files of the repository, relative to its root. A lock of hashes or versions holds no secret."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if name and name not in (BASELINE.name, LOCK.name)]
+
+
+def new_secrets(root: Path, files: Sequence[str], baseline: Path = BASELINE) -> list[str]:
+    """`file:line: kind` of everything in these files that looks like a secret and is not in the baseline."""
+    from detect_secrets.core import baseline as baselines
+    from detect_secrets.core.secrets_collection import SecretsCollection
+
+    known = baselines.load(baselines.load_from_file(str(baseline)))  # which also sets the plugins and filters
+    found = SecretsCollection(str(root))
+    found.scan_files(*files, num_processors=2)
+    left = found - known
+    return sorted(f"{name}:{secret.line_number}: {secret.type}" for name, secret in left)
+
+
+def renew(root: Path = ROOT) -> None:
+    """Write the baseline anew with its own plugins; look at its diff before you commit it."""
+    from detect_secrets.core import baseline as baselines
+    from detect_secrets.core.secrets_collection import SecretsCollection
+
+    baselines.load(baselines.load_from_file(str(BASELINE)))
+    found = SecretsCollection(str(root))
+    found.scan_files(*tracked_files(root), num_processors=2)
+    baselines.save_to_file(found, str(BASELINE))
+
+
+def judge(report: str) -> tuple[list[str], str]:
+    """What pip-audit's JSON says: (advisories that are not accepted, a line on what was audited)."""
+    packages = json.loads(report)["dependencies"]
+    audited = [package for package in packages if "skip_reason" not in package]
+    if not audited:
+        why = packages[0]["skip_reason"] if packages else "the lock names no package"
+        return [], f"not audited: no index answered for any of {len(packages)} packages ({why})"
+    flaws = [
+        f"{package['name']} {package['version']}: {flaw['id']}, mended in {', '.join(flaw['fix_versions']) or 'none'}"
+        for package in audited
+        for flaw in package["vulns"]
+        if flaw["id"] not in ACCEPTED
+    ]
+    return flaws, f"audited: {len(audited)} of {len(packages)} packages, {len(flaws)} advisories"
+
+
+def audit_dependencies(lock: Path = LOCK) -> int:
+    """Ask for advisories. Exit status 1 where there is one; 0 where there is none, or nobody to ask."""
+    command = [sys.executable, "-m", "pip_audit", "-r", str(lock), "--no-deps", "--disable-pip", "-f", "json"]
+    try:
+        done = subprocess.run(
+            [*command, "--progress-spinner", "off", "--timeout", "5"], capture_output=True, text=True, timeout=WITHIN_S
+        )
+    except subprocess.TimeoutExpired:
+        print(f"not audited: no index answered within {WITHIN_S} s")
+        return 0
+    if not done.stdout.startswith("{"):
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        print(f"not audited: pip-audit said {said[-1]}")
+        return 0
+    flaws, summary = judge(done.stdout)
+    print("\n".join([*flaws, summary]))
+    return 1 if flaws else 0
+
+
+def main(words: Sequence[str]) -> int:
+    """The command."""
+    match list(words):
+        case ["secrets"]:
+            found = new_secrets(ROOT, tracked_files())
+            print("\n".join(found) or "no secrets in the tracked files")
+            return 1 if found else 0
+        case ["secrets", "--renew"]:
+            renew()
+            return 0
+        case ["dependencies"]:
+            return audit_dependencies()
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
