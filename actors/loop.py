@@ -14,6 +14,7 @@ import numpy as np
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
 from actors.engine import Engine, EngineSettings, Sample
 from actors.environment import machine_cores
+from actors.generates import Generates
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
 from actors.weights import CannotRead, Snapshots, scratch_folder
@@ -58,7 +59,7 @@ class Actor:
     """
 
     def __init__(
-        self, settings: ActorSettings, store: Store, engine: Engine, tokenizer: Any, snapshots: Snapshots
+        self, settings: ActorSettings, store: Store, engine: Generates, tokenizer: Any, snapshots: Snapshots
     ) -> None:
         self._settings = settings
         self._store = store
