@@ -31,17 +31,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "verge"
 
 
-def environment(cache: Path, index: str | None = None) -> Path:
+def environment(cache: Path) -> Path:
     """The Python of an environment with TRL, made on first use: a minute or two, and 1 GB.
 
     It shares nothing with ours, so that no package of ours changes what TRL does; PyTorch and transformers are of the
     versions that Verge runs with here.
 
-    Args:
-        index: the package index; None for the one that pip is configured with.
-
     Raises:
-        VergeError: pip cannot install it.
+        VergeError: pip, as it is configured, cannot install it.
     """
     ours = [f"{name}=={importlib.metadata.version(name)}" for name in ("torch", "transformers", "accelerate")]
     folder = cache / f"trl-{TRL}-{ours[0]}-{ours[1]}".replace("==", "-")
@@ -53,7 +50,7 @@ def environment(cache: Path, index: str | None = None) -> Path:
     try:
         venv.EnvBuilder(with_pip=True, symlinks=True).create(partial)
         command = [partial / "bin" / "python", "-I", "-m", "pip", "install", "--quiet", f"trl=={TRL}", *ours]
-        done = subprocess.run([*command, *(["--index-url", index] if index else [])], capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             why = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no reason"]
             raise VergeError(
