@@ -25,6 +25,7 @@ from store.queries import group_log
 
 CONFIG = Path(__file__).with_name("configs") / "smollm2.toml"
 JOB = ("learner.lr=1e-5", "sampling.max_completion_tokens=32", "evaluation.method=off", "serve.enabled=false")
+FOLDER = Path("runs/.bench-loop")  # no run can have that name
 FASTER, SERIAL, MEMORY, NOISE = 4.0, 1.05, 2.0, -2.0
 TRIAL_STEPS = 3
 """Steps of TRL in fp32 and in bf16, before the faster of the two does the job."""
@@ -36,23 +37,24 @@ which the trainer waits for completions (generation_s), computes gradient and up
 (rest_s), which add up to `seconds`."""
 
 
-def run(steps: int, with_peer: bool, folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def run(steps: int, with_peer: bool, overrides: Sequence[str] = (), folder: Path = FOLDER) -> dict[str, Any]:
     """Measure what `folder` does not have yet, one phase after another, and compare.
 
     The same for both: the model, in fp32; problems and the chat they are put in; completions of a step, their limit,
     temperature and end tokens; the verifier; AdamW with its learning rate, warm-up, betas and clipping; the cores.
     Not the same: TRL has GRPO's advantage and token-level loss, and takes the problems as they come; Verge has those of
     the config, draws, keeps every group in its store, and publishes every version to disk. TRL generates by
-    `transformers` (it drives vLLM on accelerators), all completions of a step in one batch. It multiplies in bf16 where
-    a trial says that this is faster here, and keeps activations instead of computing them twice, its default.
+    `transformers`, as it does by default, all completions of a step in one batch; its vLLM mode supports vLLM up to
+    0.31, and none of the builds for CPUs that Verge runs on, and its continuous batching is not tried. It multiplies in
+    bf16 where a trial says that this is faster here, and keeps activations, which by default it computes twice.
 
     Verge runs twice, as `verge up`: as configured, and with max_lag 0, where each side has every core while the other
     waits. The second says what generation and training cost one after another.
 
     Args:
         overrides: of the job, which is `CONFIG` with `JOB`.
-        folder: for the phases' figures and scratch. Those of an interrupted call are not measured again if the job is
-            the same; a call that ends removes all.
+        folder: ours alone, for scratch and the phases' figures. Those of an interrupted call are not measured again if
+            the job is the same; a call that ends removes it.
 
     Returns:
         `checks`. completions_over_trl: per second. reward_difference_in_se: Verge's reward less TRL's, paired by step,
@@ -126,7 +128,7 @@ class _Phases:
     def __init__(self, folder: Path, overrides: tuple[str, ...], cores: int) -> None:
         self._folder, self._overrides, self._cores = folder, overrides, cores
         self._config = load_config(CONFIG, overrides)
-        self._job = f"{fingerprint(self._config)} {self._config.learner.steps} {cores}"
+        self._job = f"{fingerprint(self._config)} {overrides} {cores} {peer.TRL}"
         folder.mkdir(parents=True, exist_ok=True)
 
     def _once(self, name: str, measure: Callable[[Path], Phase]) -> Phase:
@@ -197,6 +199,8 @@ async def _facts(folder: Path) -> Phase:
             issued = min(int(entry.id.partition("-")[0]) / 1000 for entry in await group_log(store))
         finally:
             await store.close()
+    if len(records) < config.learner.steps:
+        raise VergeError(f"verge up took {len(records)} of {config.learner.steps} steps, too few to compare")
     ready = min(float(str(beat["time_s"])) - float(str(beat["up_s"])) for beat in beats)
     return of_verge(records, ends, max(ready, issued))
 

@@ -11,7 +11,6 @@ from ops.gating_cli import refusals
 from ops.options import AsJson, Overrides
 
 SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
-BENCH_LOOP = Path("runs/bench-loop")
 
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
 lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
@@ -88,9 +87,6 @@ def loop(
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=3, help="Learner steps of each way to do the job.")] = 20,
     without_peer: Annotated[bool, typer.Option("--without-peer", help="Measure only Verge, not TRL.")] = False,
-    folder: Annotated[
-        Path, typer.Option(help="For scratch, and figures that an interrupted call had by then.")
-    ] = BENCH_LOOP,
     as_json: AsJson = False,
 ) -> None:
     """One job by TRL, by Verge, and by Verge without its asynchrony; --simulated: the loop against its bounds."""
@@ -100,7 +96,7 @@ def loop(
         raise typer.Exit(print_figures(run_simulated(), as_json))
     from ops.bench_loop import run, table
 
-    found = run(steps, not without_peer, folder, overrides or ())
+    found = run(steps, not without_peer, overrides or ())
     if not as_json:
         Console().print(table(found))
     raise typer.Exit(print_figures(found, as_json))
