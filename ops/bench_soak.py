@@ -115,7 +115,8 @@ async def _watch(settings: LearnerSettings, cast: dict[str, SpawnProcess], serve
 async def _looks(store: Store, settings: LearnerSettings, cast: dict[str, SpawnProcess], server: int) -> list[Look]:
     """Until both have ended well. Raises VergeError when one does not, or no step is taken for long."""
     pids = {name: process.pid or 0 for name, process in cast.items()} | {"server": server}
-    looks, moved = [], time.monotonic()
+    looks: list[Look] = []
+    moved = time.monotonic()
     while cast["learner"].is_alive():
         step = int((await store.dynamics()).get("step", 0))
         clients = await store.link.call(lambda redis: redis.info("clients"))

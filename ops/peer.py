@@ -49,7 +49,7 @@ def environment(cache: Path) -> Path:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         venv.EnvBuilder(with_pip=True, symlinks=True).create(partial)
-        command = [partial / "bin" / "python", "-I", "-m", "pip", "install", "--quiet", f"trl=={TRL}", *ours]
+        command = [str(partial / "bin" / "python"), "-I", "-m", "pip", "install", "--quiet", f"trl=={TRL}", *ours]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             why = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no reason"]
