@@ -56,8 +56,8 @@ def run(model: Path, steps: int) -> dict[str, Any]:
     Returns:
         `checks`: rss_slope_kb_per_step of learner, actor and server, over the second half; open_files_growth, of the
         one that grew most, and connection_growth, last quarter less second quarter; lag_excess, beyond max_lag;
-        miscounted: counts that an audit finds wrong, and steps that did not take a whole batch. Beside them MiB at
-        the end, the steps, and seconds.
+        miscounted: counts that an audit finds wrong, and steps that did not take a whole batch. Beside them MiB,
+        files and connections of the second half, the steps, and seconds.
     """
     with tempfile.TemporaryDirectory(prefix="verge-soak-") as name, EmbeddedServer(Path(name)) as server:
         folder = Path(name)
@@ -158,9 +158,9 @@ def figures(
             _at_most("miscounted", len(wrong) + short, 0),
         ],
         "steps": len(records),
-        "rss_mib": {role: kib / 1024 for role, kib in looks[-1].rss.items()},
-        "open_files": looks[-1].files,
-        "connections": looks[-1].connections,
+        "rss_mib": {role: float(np.median([look.rss[role] for look in late])) / 1024 for role in slopes},
+        "open_files": {role: int(np.median([look.files[role] for look in late])) for role in slopes},
+        "connections": int(np.median([look.connections for look in late])),
         "lag_histogram": lag_histogram(records),
         "counters": counters,
         "wrong": wrong,

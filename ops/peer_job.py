@@ -28,7 +28,7 @@ def tell(**fields: Any) -> None:
 
 
 class Clock(TrainerCallback):
-    """Seconds of each step and of its parts: generation, training (forward, backward, optimiser), and the rest."""
+    """Seconds of each step and of its parts: generation, and training (forward, backward, optimiser)."""
 
     def __init__(self) -> None:
         self.generation_s = self.training_s = 0.0
@@ -47,11 +47,10 @@ class Clock(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         step_s = time.perf_counter() - self.began
         parts = {"generation_s": self.generation_s, "training_s": self.training_s}
-        tell(do="step", step=state.global_step, rewards=self.rewards, step_s=step_s, **parts, **counted)
+        tell(do="step", step=state.global_step, rewards=self.rewards, step_s=step_s, **parts)
 
 
 clock = Clock()
-counted = {"tokens": 0, "completions": 0}
 
 
 class Timed(GRPOTrainer):
@@ -83,7 +82,6 @@ def judged(problem: list[str], completion_ids: list[list[int]], **_: Any) -> lis
     """Rewards from the other side: it has the verifiers."""
     tell(do="judge", problems=problem, completions=completion_ids)
     clock.rewards = json.loads(sys.stdin.readline())["rewards"]
-    counted.update(tokens=sum(map(len, completion_ids)), completions=len(completion_ids))
     return clock.rewards
 
 

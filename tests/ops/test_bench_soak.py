@@ -34,9 +34,14 @@ def test_growth_is_what_was_opened_since_the_second_quarter_and_not_closed() -> 
 
 def looks(kib_per_step: int, files_per_step: int) -> list[Look]:
     return [
-        Look(step, {"learner": 1000 + kib_per_step * step, "server": 500}, {"learner": 9 + files_per_step * step}, 3)
+        Look(
+            step,
+            {"learner": 1000 + kib_per_step * step, "server": 500},
+            {"learner": 9 + files_per_step * step, "server": 4},
+            3,
+        )
         for step in range(1, 41)
-    ] + [Look(40, {"learner": 0, "server": 500}, {"learner": 0}, 3)]  # it is ending
+    ] + [Look(40, {"learner": 0, "server": 500}, {"learner": 0, "server": 4}, 3)]  # it is ending
 
 
 def test_a_leak_is_found_and_none_where_there_is_none() -> None:
