@@ -134,6 +134,10 @@ class ActorConfig(Section):
     """Cores of an engine on CPU, as in `0-3` or `0,2`, counted among those that the actor may use; by default vLLM
     chooses."""
 
+    niceness: int = Field(0, ge=0, le=19)
+    """How far an actor stands back from others on its cores, on a CPU the learner. At 10 it has a tenth where both
+    compute, and all that is left. (A learner whose threads share cores evenly waits for the thread that shares.)"""
+
     update: Update = "keep"
     """What becomes of completions that are in flight when new weights come. `keep` goes on with them under the new
     weights; `drain` finishes them first, and the engine idles until the longest has ended; `restart` drops them and

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from actors.config import core_numbers
 from store.errors import VergeError
@@ -45,6 +46,17 @@ def one_process(cores: tuple[int, ...]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def stand_back(niceness: int) -> None:
+    """Give this process, and what it starts, so much less of cores that others want, too."""
+    if not niceness:
+        return
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():  # as under `verge up`: the session is ours alone
+        # Where Linux first shares cores out among sessions, niceness is only compared within one.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness))
 
 
 def machine_cores(text: str) -> tuple[int, ...]:

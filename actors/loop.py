@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from actors.config import ActorConfig, SamplingConfig, VerifierConfig
-from actors.engine import Engine, Sample
+from actors.engine import Sample
+from actors.generates import Generates
 from actors.prompts import encode_prompts
 from actors.verifiers import Verifiers
 from actors.verifiers.registry import answers_at_once
@@ -65,7 +66,7 @@ class Actor:
         self,
         settings: ActorSettings,
         store: Store,
-        engine: Engine,
+        engine: Generates,
         tokenizer: Any,
         snapshots: Snapshots,
         observe: Observe | None = None,

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from ops.figures import print_figures
 from ops.gating_cli import refusals
-from ops.options import AsJson
-from store.errors import VergeError
+from ops.options import AsJson, Overrides
 
 SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
 
@@ -84,14 +84,34 @@ def chaos(
 @bench.command()
 def loop(
     simulated: Annotated[bool, typer.Option("--simulated", help="Scripted actors and steps; no model.")] = False,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(min=3, help="Learner steps of each way to do the job.")] = 20,
+    without_peer: Annotated[bool, typer.Option("--without-peer", help="Measure only Verge, not TRL.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learner idle share, lag at consumption, and time to N samples, asynchronous and synchronous, beside its bound."""
-    if not simulated:
-        raise VergeError("verge bench loop: only --simulated can be measured so far; add it")
-    from ops.bench_loop import run
+    """One job by TRL, by Verge, and by Verge without its asynchrony; --simulated: the loop against its bounds."""
+    if simulated:
+        from ops.bench_overlap import run as run_simulated
 
-    raise typer.Exit(print_figures(run(), as_json))
+        raise typer.Exit(print_figures(run_simulated(), as_json))
+    from ops.bench_loop import run, table
+
+    found = run(steps, not without_peer, overrides or ())
+    if not as_json:
+        Console().print(table(found))
+    raise typer.Exit(print_figures(found, as_json))
+
+
+@bench.command()
+def soak(
+    steps: Annotated[int, typer.Option(min=20, help="Learner steps.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Real steps of the tiny model under a scripted engine: memory, files and connections stay, counts are exact."""
+    from ops.bench_soak import run
+    from ops.models import resolve_model
+
+    raise typer.Exit(print_figures(run(resolve_model("tiny"), steps), as_json))
 
 
 @lab.command()

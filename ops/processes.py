@@ -92,12 +92,14 @@ def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()
     """One actor, on uvloop."""
     import uvloop
 
+    from actors.environment import stand_back
     from actors.loop import ActorSettings
     from actors.process import run_actor
 
     config = open_config(run, overrides)
     url, password = store_endpoint(config)
     name = name or f"{socket.gethostname()}-{os.getpid()}"
+    stand_back(config.actor.niceness)
     settings = ActorSettings(
         name=name,
         run=config.name,

@@ -86,6 +86,7 @@ class Store:
         self.record_dynamics = weights.record_dynamics
         self.dynamics = weights.dynamics
         self.dynamics_history = weights.dynamics_history
+        self.dynamics_times = weights.dynamics_times
 
     @classmethod
     async def connect(

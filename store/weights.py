@@ -92,6 +92,11 @@ class Weights:
         found = await self._link.call(lambda redis: redis.xrevrange(self._keys.dynamics_log, count=count))
         return [{name: float(value) for name, value in _pairs(fields)} for _, fields in reversed(found)]
 
+    async def dynamics_times(self, count: int) -> list[float]:
+        """When each of the last `count` records was made, oldest first: Unix seconds of the store's clock."""
+        found = await self._link.call(lambda redis: redis.xrevrange(self._keys.dynamics_log, count=count))
+        return [int(entry.partition(b"-")[0]) / 1000 for entry, _ in reversed(found)]
+
 
 def _pairs(fields: Sequence[bytes]) -> list[tuple[str, bytes]]:
     return [(name.decode(), value) for name, value in zip(fields[::2], fields[1::2], strict=True)]

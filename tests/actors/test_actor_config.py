@@ -1,5 +1,9 @@
 """The arithmetic of an actor's section."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from pydantic import ValidationError
 
@@ -29,3 +33,23 @@ def test_cores_are_counted_among_those_that_may_be_used(monkeypatch: pytest.Monk
     assert machine_cores("0,2") == (4, 9)
     with pytest.raises(VergeError, match=r"cpu_cores is 3, but only 3 cores can be used here.*some of 0-2"):
         machine_cores("3")
+
+
+def test_a_nice_actor_and_what_it_starts_stand_back_in_their_session() -> None:
+    program = """
+import os, subprocess, sys
+from actors.environment import stand_back
+stand_back(7)
+subprocess.run([sys.executable, "-c", "import os; print(os.nice(0))"])
+group = "/proc/self/autogroup"
+print(open(group).read().split()[-1] if os.path.exists(group) else 7)
+"""
+    before = os.nice(0)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
+    assert ended.stdout.split() == [str(min(before + 7, 19)), "7"], ended.stderr
+
+
+@pytest.mark.parametrize("niceness", [-1, 20])
+def test_niceness_is_that_of_linux(niceness: int) -> None:
+    with pytest.raises(ValueError, match="niceness"):
+        ActorConfig(niceness=niceness)

@@ -77,9 +77,3 @@ def test_a_scene_that_cannot_be_is_refused_in_one_line() -> None:
     result = CliRunner().invoke(app, ["sim", "--set", "samples_per_insert=3"])
     assert isinstance(result.exception, VergeError)
     assert "samples_per_insert is 3 but must be ≤ 1 (= max_uses)" in str(result.exception)
-
-
-def test_bench_loop_says_what_it_can_measure() -> None:
-    result = CliRunner().invoke(app, ["bench", "loop"])
-    assert isinstance(result.exception, VergeError)
-    assert "--simulated" in str(result.exception)

@@ -216,6 +216,21 @@ def test_dynamics_keep_their_history_and_their_nan(server: EmbeddedServer) -> No
     play(server, body)
 
 
+def test_dynamics_have_the_time_at_which_they_were_recorded(server: EmbeddedServer) -> None:
+    async def body(store: Store, _: Opened) -> None:
+        between = [time.time()]
+        for step in range(3):
+            await asyncio.sleep(0.002)  # the store's clock counts milliseconds
+            await store.record_dynamics({"step": step})
+            await asyncio.sleep(0.002)
+            between.append(time.time())
+        times = await store.dynamics_times(2)
+        assert len(times) == 2
+        assert between[1] < times[0] < between[2] < times[1] < between[3]
+
+    play(server, body)
+
+
 def test_heartbeats_are_the_last_of_each_actor(server: EmbeddedServer) -> None:
     async def body(store: Store, _: Opened) -> None:
         assert await store.actors() == {}
