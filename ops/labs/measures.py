@@ -23,24 +23,22 @@ MANY = 256
 
 
 class Part:
-    """The problems of one split."""
+    """The problems of one split, and how the base solves them."""
 
-    def __init__(self, tokenizer: Any, problems: Sequence[Problem]) -> None:
+    def __init__(self, tokenizer: Any, problems: Sequence[Problem], base: Any) -> None:
         self._answers = ValidAnswers(tokenizer, problems, LONGEST)
-        self._base = np.zeros(0)
+        self._base = self.solve_rates(base)
 
     def measure(self, model: Any) -> dict[str, Any]:
-        """Exact figures of the model; those of the first call are of the base.
+        """Exact figures of the model.
 
         Returns:
-            `pass`, `hard`: mean pass@k for k of KS, over all problems and over the base's hard ones; `distinct`: right
-            answers expected to be found in 256 samples, per problem; `new`, `lost`: problems that are solved now and
-            were not by the base, and the reverse; `problems`, `hard_problems`: how many there are.
+            `pass`, `hard`: mean pass@k for k of KS, over all problems and over those hard for the base; `distinct`:
+            right answers that 256 samples are expected to find, per problem; `new`, `lost`: problems that are solved
+            now and were not by the base, and the reverse; `problems`, `hard_problems`: how many there are.
         """
         each = self._answers.probabilities(model)
         p = self._answers.solve_rates(each)
-        if not len(self._base):
-            self._base = p
         hard = self._base < HARD
         now, before = (exact_pass_at_k(rate, SOLVED_AT) >= SOLVED for rate in (p, self._base))
         return {
@@ -64,10 +62,11 @@ def pass_at(p: Floats) -> list[float]:
 
 
 class Measures:
-    """All that is measured of one run. Its random numbers are its own: to measure changes no run."""
+    """All that is measured of the runs from one base. Its random numbers are its own: to measure changes no run."""
 
-    def __init__(self, tokenizer: Any, problems: Splits) -> None:
-        self._parts = {name: Part(tokenizer, getattr(problems, name)) for name in ("train", "choose", "report")}
+    def __init__(self, tokenizer: Any, problems: Splits, base: Any) -> None:
+        """`base`: the model that the runs start from."""
+        self._parts = {name: Part(tokenizer, getattr(problems, name), base) for name in ("train", "choose", "report")}
         self._prompts = np.array([tokenizer(problem.prompt).input_ids for problem in problems.report])
         self._end = tokenizer.eos_token_id
 

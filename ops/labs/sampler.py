@@ -73,6 +73,7 @@ class Sampler:
         self._waiting: deque[list[torch.Tensor]] = deque(maxlen=lag + 1)
         self._random = torch.Generator().manual_seed(seed)
         self._prompts: dict[str, NDArray[np.int64]] = {}
+        self._verified: dict[tuple[str, str], bool] = {}
         self.version = 0
         self.offer(0, model)
 
@@ -105,7 +106,8 @@ class Sampler:
         length, ended = int(sampled.length[row]), bool(sampled.ended[row])
         tokens = sampled.tokens[row, :length]
         # One token is one character, so the text needs no decoder.
-        right = ended and countdown.verify(problem.answer, "".join(self._texts[token] for token in tokens[:-1]))
+        text = "".join([self._texts[token] for token in tokens[:-1].tolist()])
+        right = ended and self._right(problem, text)
         return Completion(
             tokens,
             sampled.logprobs[row, :length],
@@ -114,3 +116,9 @@ class Sampler:
             Verdict.CORRECT if right else Verdict.WRONG if ended else Verdict.TRUNCATED,
             "stop" if ended else "length",
         )
+
+    def _right(self, problem: Problem, text: str) -> bool:
+        """The verifier's word, asked once for every text: a model repeats itself."""
+        if (problem.id, text) not in self._verified:
+            self._verified[problem.id, text] = countdown.verify(problem.answer, text)
+        return self._verified[problem.id, text]

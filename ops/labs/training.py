@@ -7,15 +7,16 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from learner.planner import Batch, NothingLeft, Planner, plan_of
-from learner.ranks import Ranks
+from learner.ranks import Ranks, import_deepspeed
 from learner.store_thread import StoreThread
 from learner.trainer import Trainer
 from learner.weighing import Weigher
-from ops.labs.bases import LONGEST, Splits, base_folder, splits
+from ops.labs.bases import LONGEST, Splits, Task, base_folder, splits
 from ops.labs.measures import Measures
 from ops.labs.sampler import Sampler
 from ops.labs.settings import BASE, RunSettings
@@ -24,8 +25,8 @@ from store.errors import VergeError
 from store.server import EmbeddedServer
 from store.wire import RolloutGroup
 
-CURVE_POINTS = 5
-"""How often a run is measured on its way, its end included."""
+CURVE_POINTS = 4
+"""How often a run is measured, its end included."""
 WORST_OF = ("ess", "entropy")
 """Metrics of steps of which the smallest is kept; of the others the largest."""
 KEPT = ("ess", "entropy", "kl", "ratio_max", "grad_norm", "clip_share_positive", "clip_share_negative")
@@ -33,28 +34,35 @@ _CONSUMER = "sampler"
 
 
 def run(settings: RunSettings) -> dict[str, Any]:
-    """Carry a run out; returns its line, but for what `ops.labs.lines` adds.
+    """Carry a run out.
 
     Returns:
-        `base`, `final`: `Measures.final` before and after; `curve`: rollouts and `Measures.now` of points on the way;
-        `rewards`: mean solve rate of the rollouts, by tenths of the run; `steps`: of `KEPT`, mean over the steps and
-        the worst of them; `alpha`, `delta`: at the end; `ended`: why it ended early, if it did; `counts`: what the
-        store counted; `seconds`: of the parts.
+        `final`: `Measures.final` at the end; `curve`: rollouts and `Measures.now` of points on the way; `rewards`: mean
+        solve rate of the rollouts, by tenths of the run; `steps`: of `KEPT`, mean over the steps and the worst of them;
+        `alpha`, `delta`: at the end; `ended`: why it ended early, if it did; `counts`: what the store counted;
+        `seconds`: of the parts. Of the method `base` only the first.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder, problems = base_folder(settings.base), splits(settings.task)
-    measures = Measures(AutoTokenizer.from_pretrained(folder), problems)
+    problems, (base, measures) = splits(settings.task), _measures(settings.base, settings.task)
     if settings.method == BASE:
-        model = AutoModelForCausalLM.from_pretrained(folder).eval()
-        return {"base": measures.final(model)}
+        return {"final": measures.final(base)}
     with (
         tempfile.TemporaryDirectory(prefix="verge-lab-") as scratch,
         EmbeddedServer(Path(scratch)) as server,
         StoreThread(server.url, "lab", server.password) as line,
+        Run(settings, problems, measures, Path(scratch), server, line) as taken,
     ):
-        with Run(settings, problems, measures, Path(scratch), server, line) as taken:
-            return taken.whole()
+        return taken.whole()
+
+
+@cache
+def _measures(base: int, task: Task) -> tuple[Any, Measures]:
+    """The base model, and what measures the runs from it: the same for all runs of a process."""
+    import_deepspeed()  # before transformers, which would import it with all that it has to say
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = base_folder(base)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return model, Measures(AutoTokenizer.from_pretrained(folder), splits(task), model)
 
 
 class Run:
@@ -95,9 +103,8 @@ class Run:
         self._trainer.engine.destroy()
 
     def whole(self) -> dict[str, Any]:
-        """All steps, measured before, after and between."""
+        """All steps, measured after and between."""
         settings, curve, ended = self._settings, [], ""
-        base = self._timed("measure", self._measures.final, self._model)
         points = {round(settings.steps * point / CURVE_POINTS) for point in range(1, CURVE_POINTS)}
         for step in range(settings.steps):
             if ended := self.step():
@@ -110,7 +117,6 @@ class Run:
         tenth = max(1, settings.steps // 10)
         parts = [self._rewards[at : at + tenth] for at in range(0, len(self._rewards), tenth)]
         return {
-            "base": base,
             "final": final,
             "curve": curve,
             "rewards": [sum(part) / len(part) for part in parts],
