@@ -34,8 +34,6 @@ def carry_out(
     mend(results)
     left = left_to_run(plan, read(results))
     began, running, planned = clock(), dict[Future[str], RunSettings](), len(left)
-    for base in {settings.base for settings in left}:
-        base_folder(base)  # built once, here, rather than by every process
     waiting = iter(left)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_quiet) as pool:
         done = 0
@@ -43,6 +41,7 @@ def carry_out(
             while len(running) < jobs and (minutes is None or clock() - began < 60 * minutes):
                 if (settings := next(waiting, None)) is None:
                     break
+                base_folder(settings.base)  # built once, here, rather than by every process
                 running[pool.submit(_line, settings)] = settings
             if not running:
                 return planned - done
