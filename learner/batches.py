@@ -126,9 +126,7 @@ class _Piece:
     """Tokens of the row that it takes. Kept, for laying out asks for it once for every row there is."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "length", len(self.prompt_ids) + sum(len(c.token_ids) - 1 for c in self.completions)
-        )
+        object.__setattr__(self, "length", len(self.prompt_ids) + sum(len(c.token_ids) - 1 for c in self.completions))
 
 
 def branches_per_row(prompt: int, lengths: Sequence[int], shape: Shape) -> int:

@@ -76,14 +76,14 @@ class _Tree:
 class ValidAnswers:
     """Every valid answer of some problems, ready to be asked for its probability under one model after another."""
 
-    def __init__(
-        self, tokenizer: Any, problems: Sequence[Problem], max_completion_tokens: int | None = None
-    ) -> None:
+    def __init__(self, tokenizer: Any, problems: Sequence[Problem], max_completion_tokens: int | None = None) -> None:
         """Lay the trees out. VergeError as `exact_solve_rates`."""
         vocabulary = tokenizer.get_vocab()
         special = set(tokenizer.all_special_tokens)
         if any(len(token) != 1 for token in vocabulary if token not in special):
-            raise VergeError("exact solve rates need a tokenizer with one token per character: use a `verge tiny` model")
+            raise VergeError(
+                "exact solve rates need a tokenizer with one token per character: use a `verge tiny` model"
+            )
         self._problems = len(problems)
         trees, owners = [], []
         for index, problem in enumerate(problems):

@@ -69,7 +69,9 @@ def _quiet() -> None:
 
 
 def _short(settings: RunSettings) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.model_dump(exclude_defaults=True).items()) or "defaults"
+    return (
+        ", ".join(f"{name} {value}" for name, value in settings.model_dump(exclude_defaults=True).items()) or "defaults"
+    )
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,6 @@
 """One run of the laboratory: the store, the draw, the weighing and the step are the product's own.
 
-    issue ─▶ roll out (in this process, by weights of a fixed age) ─▶ commit ─▶ draw ─▶ fetch, weigh, step ─▶ issue …
+issue ─▶ roll out (in this process, by weights of a fixed age) ─▶ commit ─▶ draw ─▶ fetch, weigh, step ─▶ issue …
 """
 
 import asyncio
