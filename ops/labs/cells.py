@@ -49,6 +49,10 @@ class Result:
     def entropy(self) -> float:
         return float(self.figures["final"]["entropy"])
 
+    def steps(self, name: str) -> float:
+        """Mean over the steps of a metric of training."""
+        return float(self.figures["steps"][name][0])
+
     def curve(self, part: str, k: int) -> list[tuple[int, float]]:
         """(rollouts, pass@k) on the way and at the end."""
         place = KS.index(k)

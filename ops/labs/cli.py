@@ -43,7 +43,7 @@ def offpolicy(
     """Lag × correction × trust region × method: where staleness breaks learning, and what holds."""
     from ops.labs import offpolicy_plan
 
-    plan = offpolicy_plan.quick() if quick else offpolicy_plan.offpolicy()
+    plan = offpolicy_plan.quick() if quick else offpolicy_plan.whole()
     _carry_out("offpolicy", plan, results, jobs, minutes, out, quick)
 
 

@@ -36,6 +36,8 @@ def correction_name(settings: RunSettings) -> str:
         bound = ", ".join(_listed(fields)) or "trust region"
     if kind == "tis" and bound == "trust region":
         return "default"
+    if kind == "decoupled":
+        bound = f"{settings.mini_batches} mini-batches, {bound}"
     return bound if kind == "tis" else f"{kind}, {bound}"
 
 

@@ -12,7 +12,7 @@ METHODS = (
 STATIC = ("drgrpo", "grpo", "power", "maxrl", "asym_grpo", "w_reinforce", "zero_only", "bbg")
 """The baselines whose weights do not move with training."""
 CORE = METHODS[:6]
-RATE, SLOWER, FASTER = 2e-4, 1e-4, 4e-4
+RATE, FASTER, SLOWER = 1e-4, 2e-4, 5e-5
 STEPS, LONG_STEPS = 100, 300
 DIAL = (2, 4, 16, 32)
 """The gate's k beside its default, 8."""
@@ -38,73 +38,74 @@ def collapse() -> list[RunSettings]:
 
 
 def _collapse() -> Iterator[RunSettings]:
-    yield _run(BASE)
-    yield from (_run(method) for method in METHODS)
+    yield run_of(BASE)
+    yield from (run_of(method) for method in METHODS)
     yield from _stale(4)
-    yield from (_run("fade_bbg", gating={"k": k}) for k in DIAL)
-    yield from (_run(method, lr=SLOWER) for method in METHODS)
+    yield from (run_of("fade_bbg", gating={"k": k}) for k in DIAL)
+    yield from (run_of(method, lr=FASTER) for method in METHODS)
     for base in (1, 2):
-        yield _run(BASE, base=base)
-        yield from (_run(method, base=base, seed=base) for method in CORE)
-    yield from (_run(**ablation) for ablation in ABLATIONS)
+        yield run_of(BASE, base=base)
+        yield from (run_of(method, base=base, seed=base) for method in CORE)
+    yield from (run_of(**ablation) for ablation in ABLATIONS)
     yield from _easy()
     yield from _stale(16)
     for base in (1, 2):
-        yield from (_run(method, base=base, seed=base) for method in METHODS[len(CORE) :])
-        yield from (_run(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
-    yield from (_run(method, lr=FASTER) for method in METHODS)
+        yield from (run_of(method, base=base, seed=base) for method in METHODS[len(CORE) :])
+        yield from (run_of(method, base=base, seed=base, lr=FASTER) for method in METHODS)
+    yield from (run_of(method, lr=SLOWER) for method in METHODS)
     yield from _replicas()
 
 
 def _stale(lag: int) -> Iterator[RunSettings]:
-    """Claim (f): the failure-biased methods and their contrast, under truncated weights alone and with trust regions."""
-    yield from (_run("fade_bbg", lag=lag), _run("fade_bbg", lag=lag, correction=UNTRUSTED))
+    """Claim (f): failure-biased methods and their contrast, under truncated weights alone and with trust regions."""
+    yield from (run_of("fade_bbg", lag=lag), run_of("fade_bbg", lag=lag, correction=UNTRUSTED))
     for method in FAILURE_BIASED:
-        yield _run(method, lag=lag, correction=UNTRUSTED)
-    yield from (_run(method, lag=lag, correction=PPO_CLIP) for method in ("bbg", "zero_only"))
-    yield from (_run(method, lag=lag, correction=UNTRUSTED) for method in ("drgrpo", "fade"))
-    yield from (_run(method, lag=lag) for method in ("bbg", "drgrpo", "fade"))
+        yield run_of(method, lag=lag, correction=UNTRUSTED)
+    yield from (run_of(method, lag=lag, correction=PPO_CLIP) for method in ("bbg", "zero_only"))
+    yield from (run_of(method, lag=lag, correction=UNTRUSTED) for method in ("drgrpo", "fade"))
+    yield from (run_of(method, lag=lag) for method in ("bbg", "drgrpo", "fade"))
 
 
 def _easy() -> Iterator[RunSettings]:
     """Claim (d): long runs on easy problems, so that p̂ and the entropy move as far as α and δ need."""
-    yield _run(BASE, task="easy")
+    yield run_of(BASE, task="easy")
     given: dict[str, Any] = {"task": "easy", "steps": LONG_STEPS}
-    yield _run("fade", gating=HIGH_TARGET, **given)
-    yield from (_run(method, **given) for method in ("drgrpo", "grpo"))
-    yield from (_run(method, gating=HIGH_TARGET, **given) for method in ("fade_bbg",))
-    yield from (_run(method, **given) for method in ("maxrl", "power", "asym_grpo"))
-    yield _run("fade", gating=RELATIVE, **given)
+    yield run_of("fade", gating=HIGH_TARGET, **given)
+    yield from (run_of(method, **given) for method in ("drgrpo", "grpo"))
+    yield from (run_of(method, gating=HIGH_TARGET, **given) for method in ("fade_bbg",))
+    yield from (run_of(method, **given) for method in ("maxrl", "power", "asym_grpo"))
+    yield run_of("fade", gating=RELATIVE, **given)
 
 
 def _replicas() -> Iterator[RunSettings]:
     """The rest of three seeds on each of three bases, every method at every rate, and the other studies with them."""
     for seed, base in ((1, 0), (2, 1), (0, 2), (2, 0), (0, 1), (1, 2)):
-        for rate in (RATE, SLOWER):
-            yield from (_run(method, base=base, seed=seed, lr=rate) for method in METHODS)
-        yield from (_run("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
+        for rate in (RATE, FASTER):
+            yield from (run_of(method, base=base, seed=seed, lr=rate) for method in METHODS)
+        yield from (run_of("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
     for base in (1, 2):
         for lag in (4, 16):
             yield from (run.model_copy(update={"base": base, "seed": base}) for run in _stale(lag))
-        yield from (_run(base=base, seed=base, **ablation) for ablation in ABLATIONS)
+        yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
         yield from (run.model_copy(update={"base": base, "seed": base}) for run in _easy())
-        yield from (_run(method, base=base, seed=base, lr=FASTER) for method in METHODS)
+        yield from (run_of(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
 
 
 def quick() -> list[RunSettings]:
     """`verge lab collapse --quick`: a few short runs of the claims that a few short runs can speak of."""
     short: dict[str, Any] = {"steps": 40}
     return [
-        _run(BASE),
-        *(_run(method, **short) for method in ("fade_bbg", "drgrpo", "maxrl", "bbg")),
-        *(_run("fade_bbg", gating={"k": k}, **short) for k in (2, 32)),
-        _run("fade_bbg", lag=4, **short),
-        *(_run(method, lag=4, correction=UNTRUSTED, **short) for method in ("fade_bbg", "bbg", "zero_only")),
-        _run("bbg", lag=4, correction=PPO_CLIP, **short),
+        run_of(BASE),
+        *(run_of(method, **short) for method in ("fade_bbg", "drgrpo", "maxrl", "bbg")),
+        *(run_of("fade_bbg", gating={"k": k}, **short) for k in (2, 32)),
+        run_of("fade_bbg", lag=4, **short),
+        *(run_of(method, lag=4, correction=UNTRUSTED, **short) for method in ("fade_bbg", "bbg", "zero_only")),
+        run_of("bbg", lag=4, correction=PPO_CLIP, **short),
     ]
 
 
-def _run(method: str, *, lr: float = RATE, steps: int = STEPS, **others: Any) -> RunSettings:
+def run_of(method: str, *, lr: float = RATE, steps: int = STEPS, **others: Any) -> RunSettings:
+    """A run of a plan's own rate and length; of the base only what tells which."""
     if method == BASE:
         return RunSettings(method=BASE, **others)
     return RunSettings(method=method, lr=lr, steps=steps, **others)

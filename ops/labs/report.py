@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.labs.cells import Cell, Result, Study
+from ops.labs.choices import choices
 from ops.labs.claims import Verdict, verdicts
 from ops.labs.drawings import draw
 from ops.labs.lines import read
@@ -31,7 +32,18 @@ def write(results: Sequence[Path], folder: Path) -> str:
     study, long = Study(found), Study(found, "easy")
     judged = verdicts(study, long)
     figures = draw(study, long, folder)
-    text = "\n".join([*_head(lines, study, long), *_verdicts(judged), *_figures(figures), *_tables(study, long)]) + "\n"
+    text = (
+        "\n".join(
+            [
+                *_head(lines, study, long),
+                *_verdicts(judged),
+                *_choices(study),
+                *_figures(figures),
+                *_tables(study, long),
+            ]
+        )
+        + "\n"
+    )
     (folder / NAME).write_text(text, encoding="utf-8")
     return text
 
@@ -66,6 +78,11 @@ def _verdicts(judged: Sequence[Verdict]) -> list[str]:
     for verdict in judged:
         found += [f"**{verdict.claim}**: {verdict.status}.", *(f"- {line}" for line in verdict.because), ""]
     return found
+
+
+def _choices(study: Study) -> list[str]:
+    found = choices(study)
+    return ["## Settings", "", *(f"- {line}" for line in found), ""] if found else []
 
 
 def _figures(figures: Sequence[tuple[str, str]]) -> list[str]:
@@ -105,6 +122,15 @@ def _table(cells: Iterable[Cell], study: Study, part: str = "report") -> list[st
 
     given = list(cells)
     hard = all(run.part(part)["hard_problems"] for cell in given for run in cell.runs)
+    stale = (
+        (
+            figure("ESS", lambda run: run.steps("ess")),
+            figure("KL(μ‖π)", lambda run: run.steps("kl"), 4),
+            figure("clipped −", lambda run: run.steps("clip_share_negative")),
+        )
+        if any(cell.kind.lag for cell in given) and part == "report"
+        else ()
+    )
     columns: list[Column] = [
         ("method", lambda cell: method_name(cell.kind) if cell.rates else f"base {cell.kind.base}"),
         *([("correction", lambda cell: correction_name(cell.kind))] if any(cell.kind.lag for cell in given) else []),
@@ -117,6 +143,7 @@ def _table(cells: Iterable[Cell], study: Study, part: str = "report") -> list[st
         figure("new", lambda run: run.part(part)["new"], 0),
         figure("lost", lambda run: run.part(part)["lost"], 0),
         figure("entropy", lambda run: run.entropy, 2),
+        *stale,
         ("collapsed", lambda cell: f"{sum(study.collapsed(run) for run in cell.runs)}" if cell.rates else ""),
     ]
     rows = [[render(cell) for _, render in columns] for cell in given]

@@ -14,7 +14,7 @@ from learner.config import (
     LearnerSettings,
     ObjectiveConfig,
 )
-from ops.labs.bases import Task, base_folder
+from ops.labs.bases import Task
 from store.section import Section
 
 BASE = "base"
@@ -30,6 +30,8 @@ class RunSettings(Section):
     """Parameters of the advantage."""
     lr: float = Field(1e-4, gt=0)
     """Learning rate."""
+    mini_batches: int = Field(1, ge=1)
+    """Optimiser steps that a step's groups are shared out to."""
     lag: int = Field(0, ge=0)
     """Age of every rollout, in versions."""
     steps: int = Field(150, ge=0)
@@ -56,12 +58,19 @@ class RunSettings(Section):
         """Completions of the whole run."""
         return self.steps * self.groups * self.size
 
-    def learner_settings(self, run_dir: Path, store_url: str, store_password: str | None) -> LearnerSettings:
+    def learner_settings(
+        self, model: Path, run_dir: Path, store_url: str, store_password: str | None
+    ) -> LearnerSettings:
         """What the learner's own parts are given. ValueError where a section refuses its fields."""
         return LearnerSettings(
             # A model this small is fastest in micro-batches that the cache holds, on one thread.
             LearnerConfig(
-                steps=max(self.steps, 1), groups_per_step=self.groups, lr=self.lr, threads=1, micro_batch_tokens=2048
+                steps=max(self.steps, 1),
+                groups_per_step=self.groups,
+                mini_batches=self.mini_batches,
+                lr=self.lr,
+                threads=1,
+                micro_batch_tokens=2048,
             ),
             ObjectiveConfig(advantage=self.method, params=self.params, **self.objective),
             CorrectionConfig(**self.correction),
@@ -69,7 +78,7 @@ class RunSettings(Section):
             DrawConfig(),
             # As many rollouts for every method: what teaches nothing is not replaced within the step.
             AdmissionConfig(max_lag=self.lag, fruitless_limit=1),
-            model=base_folder(self.base),
+            model=model,
             run_dir=run_dir,
             store_url=store_url,
             store_password=store_password,

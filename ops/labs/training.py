@@ -81,7 +81,7 @@ class Run:
 
         self._settings, self._measures, self._line = settings, measures, line
         self._problems = {problem.id: problem for problem in problems.train}
-        learner = settings.learner_settings(scratch, server.url, server.password)
+        learner = settings.learner_settings(base_folder(settings.base), scratch, server.url, server.password)
         line.call(_open(line.store, learner.gating.gamma, settings.size, problems))
         self._trainer = Trainer(
             learner.model, learner.learner, learner.objective, learner.correction, learner.temperature, Ranks()
