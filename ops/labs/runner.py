@@ -1,8 +1,10 @@
 """A plan is carried out: in order, in some processes, each run's line kept as soon as it is done."""
 
+import _thread
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -42,7 +44,7 @@ def carry_out(
     began, running, planned = clock(), dict[Future[str], RunSettings](), len(left)
     waiting = iter(left)
     os.environ.update(KEEP_MEMORY)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_quiet) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare) as pool:
         done = 0
         while True:
             while len(running) < jobs and (minutes is None or clock() - began < 60 * minutes):
@@ -66,13 +68,22 @@ def _line(settings: RunSettings) -> str:
     return line_of(settings, run(settings))
 
 
-def _quiet() -> None:
-    """What a worker's parts say of each step is of no use here."""
+def _prepare() -> None:
+    """In a worker: it ends with the process that started it, and is quiet, for what its parts say of each step is of no
+    use here."""
     from transformers.utils import logging
 
+    threading.Thread(target=_interrupt_when_alone, daemon=True).start()
     torch.set_num_threads(1)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     sys.stderr = open("/dev/null", "w")  # noqa: SIM115
+
+
+def _interrupt_when_alone() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    _thread.interrupt_main()  # the run's server and folder are cleared away on its way out
 
 
 def _short(settings: RunSettings) -> str:

@@ -42,7 +42,7 @@ def run(settings: RunSettings) -> dict[str, Any]:
         `alpha`, `delta`: at the end; `ended`: why it ended early, if it did; `counts`: what the store counted;
         `seconds`: of the parts. Of the method `base` only the first.
     """
-    problems, (base, measures) = splits(settings.task), _measures(settings.base, settings.task)
+    problems, (base, measures) = splits(settings.task), measures_of(settings.base, settings.task)
     if settings.method == BASE:
         return {"final": measures.final(base)}
     with (
@@ -55,7 +55,7 @@ def run(settings: RunSettings) -> dict[str, Any]:
 
 
 @cache
-def _measures(base: int, task: Task) -> tuple[Any, Measures]:
+def measures_of(base: int, task: Task) -> tuple[Any, Measures]:
     """The base model, and what measures the runs from it: the same for all runs of a process."""
     import_deepspeed()  # before transformers, which would import it with all that it has to say
     from transformers import AutoModelForCausalLM, AutoTokenizer
