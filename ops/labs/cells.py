@@ -135,7 +135,7 @@ def _kind(settings: RunSettings) -> str:
 
 
 def _cell(runs: Sequence[Result]) -> Cell:
-    """Rates are compared on the bases and seeds that all of them have; without such, the one with most runs is taken."""
+    """Rates are compared on the bases and seeds that all have; without such, the one with most runs is taken."""
     by_rate: dict[float, dict[Pair, Result]] = {}
     for run in runs:
         by_rate.setdefault(run.settings.lr, {})[run.pair] = run

@@ -34,7 +34,8 @@ def _floors(study: Study) -> Iterator[str]:
             if (cell := study.cell("fade", lag, gating=gating))
         }
         if len(tried) > 1:
-            yield f"delta_floor_per_lag at lag {lag}, fade with H* {plans.HIGH_TARGET['target_entropy']}: {_best(tried)}"
+            target = plans.HIGH_TARGET["target_entropy"]
+            yield f"delta_floor_per_lag at lag {lag}, fade with H* {target}: {_best(tried)}"
 
 
 def _best(tried: dict[Any, Cell]) -> str:

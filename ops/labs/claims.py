@@ -1,7 +1,8 @@
 """The claims that the laboratory is to judge, and what the runs say of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -136,7 +137,7 @@ def _reached(curve: Sequence[tuple[int, float]], level: float) -> float | None:
     """Rollouts at which the curve first has the level, between its points on straight lines."""
     if curve[0][1] >= level:
         return float(curve[0][0])
-    for (x0, y0), (x1, y1) in zip(curve, curve[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(curve):
         if y1 >= level:
             return x0 + (level - y0) / (y1 - y0) * (x1 - x0)
     return None
@@ -188,39 +189,29 @@ def _monotone(values: Sequence[float]) -> float:
 
 def _stale(study: Study, lag: int) -> Verdict:
     claim = (
-        f"(f) at lag {lag} failure-biased methods collapse under truncated weights alone, BBG even under PPO's clip, and"
-        " fade_bbg with the trust region does not"
+        f"(f) at lag {lag} failure-biased methods collapse under truncated weights alone, BBG even under PPO's clip,"
+        " and fade_bbg with the trust region does not"
     )
-    expected = [(cell, True) for method in plans.FAILURE_BIASED
-                if (cell := study.cell(method, lag, correction=plans.UNTRUSTED))]  # fmt: skip
-    if cell := study.cell("bbg", lag, correction=plans.PPO_CLIP):
-        expected.append((cell, True))
-    if cell := study.cell("fade_bbg", lag):
-        expected.append((cell, False))
+    stale = [(method, plans.UNTRUSTED, True) for method in plans.FAILURE_BIASED]
     parts, because = [], []
-    for cell, collapses in expected:
-        fell = [study.collapsed(run) for run in cell.runs]
-        as_claimed = all(one == collapses for one in fell)
-        parts.append(("holds" if as_claimed else "does not hold") if cell.n >= ENOUGH else _seems(as_claimed))
-        left = cell.mean(lambda run: run.at(16) / study.base_of(run).at(16))
-        because.append(
-            f"{full_name(cell.kind)}: {sum(fell)} of {cell.n} collapsed, pass@16 is {left:.2f} of the base's"
-            + ("" if as_claimed else ", which is not what the claim says")
-        )
-    because += _contrast(study, lag)
-    return Verdict(claim, together(parts), tuple(because))
-
-
-def _contrast(study: Study, lag: int) -> Iterator[str]:
-    """What the claim does not speak of, for comparison."""
+    for method, correction, collapses in (*stale, ("bbg", plans.PPO_CLIP, True), ("fade_bbg", {}, False)):
+        if cell := study.cell(method, lag, correction=correction):
+            as_claimed = all(study.collapsed(run) == collapses for run in cell.runs)
+            parts.append(("holds" if as_claimed else "does not hold") if cell.n >= ENOUGH else _seems(as_claimed))
+            because.append(_left(study, cell) + ("" if as_claimed else ", which is not what the claim says"))
     for method, correction in (
         ("fade_bbg", plans.UNTRUSTED), ("zero_only", plans.PPO_CLIP), ("bbg", {}),
         ("drgrpo", plans.UNTRUSTED), ("drgrpo", {}), ("fade", plans.UNTRUSTED), ("fade", {}),
     ):  # fmt: skip
         if cell := study.cell(method, lag, correction=correction):
-            left = cell.mean(lambda run: run.at(16) / study.base_of(run).at(16))
-            fell = sum(study.collapsed(run) for run in cell.runs)
-            yield f"beside it, {full_name(cell.kind)}: {fell} of {cell.n} collapsed, pass@16 is {left:.2f} of the base's"
+            because.append(f"beside it, {_left(study, cell)}")
+    return Verdict(claim, together(parts), tuple(because))
+
+
+def _left(study: Study, cell: Cell) -> str:
+    fell = sum(study.collapsed(run) for run in cell.runs)
+    left = cell.mean(lambda run: run.at(16) / study.base_of(run).at(16))
+    return f"{full_name(cell.kind)}: {fell} of {cell.n} collapsed, pass@16 is {left:.2f} of the base's"
 
 
 def _seems(so: bool) -> Status:

@@ -19,17 +19,15 @@ LAGS = ("fresh", "lag 4", "lag 16")
 
 def draw(study: Study, long: Study, folder: Path) -> list[tuple[str, str]]:
     """Draw into `folder` what there are cells for; returns (file name, caption) of each."""
-    made = []
+    made: list[tuple[Any, tuple[Any, ...], str, str]] = []
     if fresh := [cell for cell in study.cells.values() if cell.kind.lag == 0]:
-        made.append(_save(_frontier, (study, fresh), folder / "frontier.svg",
-                          "pass@1 against pass@256, every method and every k of the gate; bars: standard deviation"))  # fmt: skip
-        made.append(_save(_gains, (study, fresh), folder / "gains.svg", "pass@k less the base's, by k"))
+        made.append((_frontier, (study, fresh), "frontier", "pass@1 against pass@256 for every method and every k"))
+        made.append((_gains, (study, fresh), "gains", "pass@k less the base's, by k"))
     if any(cell.kind.lag for cell in study.cells.values()):
-        made.append(_save(_stale, (study,), folder / "staleness.svg",
-                          "what is left of the base's pass@16, by the age of the rollouts"))  # fmt: skip
+        made.append((_stale, (study,), "staleness", "what is left of the base's pass@16, by the age of the rollouts"))
     if long.cells:
-        made.append(_save(_curves, (long,), folder / "curves.svg", "pass@1 and pass@256 over rollouts, long runs"))
-    return made
+        made.append((_curves, (long,), "curves", "pass@1 and pass@256 over rollouts, long runs"))
+    return [_save(draw_on, arguments, folder / f"{name}.svg", caption) for draw_on, arguments, name, caption in made]
 
 
 def _save(draw_on: Any, arguments: tuple[Any, ...], path: Path, caption: str) -> tuple[str, str]:

@@ -53,16 +53,19 @@ def _head(lines: Sequence[dict[str, Any]], study: Study, long: Study) -> list[st
     trained = [settings for settings in used if settings.steps and settings.method != "base"]
     versions = sorted({", ".join(f"{k} {v}" for k, v in line["versions"].items()) for line in lines})
     one = trained[0] if trained else used[0]
+    seeds, bases, rates = (_listed(values) for values in (
+        (s.seed for s in trained), (s.base for s in used), (s.lr for s in trained)
+    ))  # fmt: skip
     sizes = f"{one.groups} problems × {one.size} completions a step"
+    left_out = study.left_out + long.left_out
     return [
         "# What the diversity-collapse laboratory found",
         "",
-        "Made by `verge lab report` from its file of results; not edited by hand. How it is measured: README.md.",
+        "Made by `verge lab report` from its files of results; not edited by hand. How it is measured: README.md.",
         "",
-        f"{len(trained)} runs; seeds {_listed(s.seed for s in trained)}; bases {_listed(s.base for s in used)}; learning"
-        f" rates {_listed(s.lr for s in trained)}; {sizes}, {study.steps} steps"
+        f"{len(trained)} runs; seeds {seeds}; bases {bases}; learning rates {rates}; {sizes}, {study.steps} steps"
         + (f"; long runs: {long.steps} steps" if len(long) else "")
-        + (f"; {study.left_out + long.left_out} runs of other lengths are not shown" if study.left_out else "")
+        + (f"; {left_out} runs of other lengths are not shown" if left_out else "")
         + ".",
         f"Versions: {'; '.join(versions)}.",
         "",

@@ -19,7 +19,6 @@ from ops.labs.settings import RunSettings
 from ops.labs.training import run
 from store.errors import VergeError
 
-
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """Environment of a worker: glibc would give back, and fetch anew, the few megabytes of every operation's result, which
 costs a fifth of the time of a model this small."""
@@ -73,6 +72,8 @@ def _prepare() -> None:
     use here."""
     from transformers.utils import logging
 
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)  # of a parent that has a rank of its own; this process is another's first
     threading.Thread(target=_interrupt_when_alone, daemon=True).start()
     torch.set_num_threads(1)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

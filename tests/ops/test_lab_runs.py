@@ -1,4 +1,4 @@
-"""One run of the laboratory: its sampler's distribution, its passage through the store, and what is left when it stops."""
+"""One run of the laboratory: its sampler's distribution, its way through the store, and what a stop leaves."""
 
 import json
 from pathlib import Path
