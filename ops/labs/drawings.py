@@ -64,27 +64,30 @@ def _frontier(figure: Any, study: Study, cells: list[Cell]) -> None:
 
 
 def _gains(figure: Any, study: Study, cells: list[Cell]) -> None:
-    axis = figure.subplots()
-    ends = []
-    for number, cell in enumerate(cells):
-        gains = [float(np.mean(study.against_base(cell, at(k)))) for k in KS]
-        style = "-" if number % 2 else (0, (5, 1.5))
-        axis.plot(KS, gains, ls=style, marker="o", ms=3, color=_colour(cell), alpha=0.8)
-        ends.append((gains[-1], method_name(cell.kind)))
-    _label_ends(axis, KS[-1], ends)
-    axis.axhline(0, color="#bbbbbb", lw=0.8)
-    axis.set_xscale("log", base=2)
-    axis.set(xlabel="k", ylabel="pass@k − the base's", xlim=(0.9, 900))
-    axis.set_xticks(KS, [str(k) for k in KS])
+    ours = [cell for cell in cells if _colour(cell) == OURS]
+    others = [cell for cell in cells if _colour(cell) != OURS]
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, shown, title in zip(axes, (others, ours), ("other methods", "fade_bbg"), strict=True):
+        ends = []
+        for number, cell in enumerate(shown):
+            gains = [float(np.mean(study.against_base(cell, at(k)))) for k in KS]
+            axis.plot(KS, gains, "-" if number % 2 else "--", marker="o", ms=3, color=f"C{number}")
+            ends.append((gains[-1], method_name(cell.kind), f"C{number}"))
+        _label_ends(axis, KS[-1], ends)
+        axis.axhline(0, color="#bbbbbb", lw=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set(xlabel="k", xlim=(0.9, 3000), title=title)
+        axis.set_xticks(KS, [str(k) for k in KS])
+    axes[0].set_ylabel("pass@k − the base's")
 
 
-def _label_ends(axis: "Axes", x: float, ends: list[tuple[float, str]]) -> None:
-    """Names at the right end of lines, moved apart where they would lie on one another."""
+def _label_ends(axis: "Axes", x: float, ends: list[tuple[float, str, str]]) -> None:
+    """Names at the right end of lines (y, name, colour), moved apart where they would lie on one another."""
     low, high = axis.get_ylim()
     room, above = (high - low) / 26, -np.inf
-    for y, text in sorted(ends):
+    for y, text, colour in sorted(ends):
         above = max(y, above + room)
-        axis.annotate(text, (x, y), (x * 1.15, above), fontsize=8, va="center")
+        axis.annotate(text, (x, y), (x * 1.15, above), fontsize=8, va="center", color=colour)
 
 
 def _stale(figure: Any, study: Study) -> None:
@@ -111,9 +114,10 @@ def _curves(figure: Any, study: Study) -> None:
         for cell in study.cells.values():
             curves = np.array([run.curve("report", k) for run in cell.runs])
             start = float(np.mean([study.base_of(run).at(k) for run in cell.runs]))
+            colour = OURS if "fade" in cell.kind.method else OTHER
             x, y = [0.0, *curves[0, :, 0]], [start, *curves[:, :, 1].mean(axis=0)]
-            axis.plot(x, y, "-", color=OURS if "fade" in cell.kind.method else OTHER, alpha=0.8)
-            ends.append((y[-1], method_name(cell.kind)))
+            axis.plot(x, y, "-", color=colour, alpha=0.8)
+            ends.append((y[-1], method_name(cell.kind), colour))
         right = axis.get_xlim()[1]
         axis.set_xlim(0, right * 1.45)
         _label_ends(axis, right * 0.88, ends)

@@ -39,9 +39,10 @@ def collapse() -> list[RunSettings]:
 
 def _collapse() -> Iterator[RunSettings]:
     yield run_of(BASE)
-    yield from (run_of(method) for method in METHODS)
+    yield from (run_of(method) for method in CORE)
     yield from _stale(4)
     yield from (run_of("fade_bbg", gating={"k": k}) for k in DIAL)
+    yield from (run_of(method) for method in METHODS[len(CORE) :])
     yield from (run_of(method, lr=FASTER) for method in METHODS)
     for base in (1, 2):
         yield run_of(BASE, base=base)
