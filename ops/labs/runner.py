@@ -76,7 +76,7 @@ def _prepare() -> None:
         os.environ.pop(name, None)  # of a parent that has a rank of its own; this process is another's first
     threading.Thread(target=_interrupt_when_alone, daemon=True).start()
     torch.set_num_threads(1)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     sys.stderr = open("/dev/null", "w")  # noqa: SIM115
 
 
