@@ -1,14 +1,15 @@
 """The advantages Verge exists for: FADE, BBG, and their union `fade_bbg`, which reads a problem's whole history."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gating.bbg import gate_open, utility
 from gating.checks import Array, one_of, real, scalar
-from gating.registry import CountAdvantage, register
+from gating.registry import CountAdvantage, find, register
 
 
 @register
@@ -130,3 +131,8 @@ class FadeBBG(CountAdvantage):
     def _failure(self, c: Array, G: Array) -> Array:
         baseline, gate = self.judged_by(c, G - c - 1.0)
         return -gate * (1.0 - baseline) ** (self.alpha - 1.0) * baseline / self.delta
+
+
+def has_problem_gate(name: str, params: Mapping[str, Any]) -> bool:
+    """Whether the advantage of this name weighs problems by a gate: fade_bbg, what is derived from it, pooled bbg."""
+    return issubclass(find(name), FadeBBG) or (name == BBG.name and params.get("evidence") == "pooled")

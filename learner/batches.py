@@ -7,7 +7,7 @@ rows (`branches_per_row`), and several short groups share a row where that row w
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,10 +122,11 @@ class _Piece:
     weight: float
     group: int
     first: int
+    length: int = field(init=False)
+    """Tokens of the row that it takes. Kept, for laying out asks for it once for every row there is."""
 
-    @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + sum(len(c.token_ids) - 1 for c in self.completions)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", len(self.prompt_ids) + sum(len(c.token_ids) - 1 for c in self.completions))
 
 
 def branches_per_row(prompt: int, lengths: Sequence[int], shape: Shape) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gating import advantages, bbg, draw, posterior
+from gating.adaptive import has_problem_gate
 from gating.fade import FadeDynamics
 from gating.history import DifficultyAnchor, LikelihoodAdvantage
 from gating.reference import ReferenceAdvantage
@@ -65,7 +66,7 @@ class Facts(Protocol):
 class Opinions:
     """The advantage of `objective`, with what training and history supply to it: α and δ from `fade`, ha_dw's `anchor`.
 
-    Where it has a problem gate (`fade_bbg`, pooled `bbg`), its k, τ and prior are those of [gating], unless
+    Where it has a problem gate (`has_problem_gate`), its k, τ and prior are those of [gating], unless
     `objective.params` holds others; without one, every problem counts as active.
     """
 
@@ -81,7 +82,7 @@ class Opinions:
         )
         self.anchor = DifficultyAnchor()
         name, params = objective.advantage, dict(objective.params)
-        self._gated = name == "fade_bbg" or (name == "bbg" and params.get("evidence") == "pooled")
+        self._gated = has_problem_gate(name, params)
         if self._gated:
             params = {key: getattr(gating, key) for key in ("k", "tau", "prior_a", "prior_b")} | params
         self._params: dict[str, Any] = params

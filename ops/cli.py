@@ -12,7 +12,8 @@ import typer
 
 from ops.eval_cli import evaluate_command
 from ops.gating_cli import app as gating_app
-from ops.measure_cli import bench, lab
+from ops.labs.cli import app as lab
+from ops.measure_cli import bench
 from ops.options import AsJson, Overrides
 from ops.problems_cli import app as problems_app
 from ops.runs_cli import down, logs, ps

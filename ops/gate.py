@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gating.adaptive import has_problem_gate
 from ops.config import RunConfig
 from store.queries import Gate
 
@@ -17,10 +18,7 @@ def gate_of(config: RunConfig) -> Gate:
 
 def is_gated(config: RunConfig) -> bool:
     """Whether the run's advantage reads the gate of a problem, as `learner.opinions` decides it."""
-    objective = config.objective
-    return objective.advantage == "fade_bbg" or (
-        objective.advantage == "bbg" and objective.params.get("evidence") == "pooled"
-    )
+    return has_problem_gate(config.objective.advantage, config.objective.params)
 
 
 def gate_in_words(config: RunConfig) -> dict[str, Any]:

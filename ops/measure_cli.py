@@ -1,4 +1,4 @@
-"""`verge bench` and `verge lab`: figures with the bound each is held against."""
+"""`verge bench`: figures with the bound each is held against."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +7,11 @@ import typer
 from rich.console import Console
 
 from ops.figures import print_figures
-from ops.gating_cli import refusals
 from ops.options import AsJson, Overrides
 
 SMOLLM2 = Path(__file__).with_name("configs") / "smollm2.toml"
 
 bench = typer.Typer(no_args_is_help=True, help="Measure a part against its bound; exit 1 when a check is not ok.")
-lab = typer.Typer(no_args_is_help=True, help="Experiments on what the methods do; exit 1 when a check is not ok.")
 
 
 @bench.command()
@@ -112,35 +110,3 @@ def soak(
     from ops.models import resolve_model
 
     raise typer.Exit(print_figures(run(resolve_model("tiny"), steps), as_json))
-
-
-@lab.command()
-def filtered(
-    figure: Annotated[Path | None, typer.Option(help="Also draw the figure into this PNG file.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """KL control at falling β against direct fits to the filtered model, with exact gradients."""
-    from ops.lab_filtered import run
-
-    raise typer.Exit(print_figures(run(figure), as_json))
-
-
-@lab.command()
-def staleness(
-    lag: Annotated[int, typer.Option(min=0, help="Age of every rollout, in versions.")] = 4,
-    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of 64 groups of 8.")] = 60,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of problems and of sampling.")] = 0,
-    advantage: Annotated[str, typer.Option(help="Name in the registry of advantages.")] = "fade_bbg",
-    as_json: AsJson = False,
-) -> None:
-    """The same method on old rollouts, with and without the trust region on negatives: pass@16 rises, or collapses."""
-    from ops.lab_staleness import run
-
-    with refusals():
-        figures = run(lag, steps, seed, advantage)
-    raise typer.Exit(print_figures(figures, as_json))
-
-
-# A group with one command must still be called by that command's name.
-for group in (bench, lab):
-    group.callback()(lambda: None)
