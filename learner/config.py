@@ -55,6 +55,9 @@ class LearnerConfig(Section):
     """Dtype of the weights in forward and backward; with bf16 the optimiser keeps fp32 master weights."""
     publish_dtype: Dtype | None = None
     """Dtype of published snapshots; by default the training dtype. Actors load their own `dtype` from it."""
+    attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """`flex` skips what a packed row masks, and needs a GPU; `sdpa` works everywhere, with a mask of tokens² bytes a
+    row; `auto` is flex on GPUs."""
     micro_batch_tokens: int = Field(4096, ge=16)
     """Padded tokens of one forward pass on one rank; only speed and memory depend on it."""
     threads: int | None = Field(None, ge=1)

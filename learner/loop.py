@@ -17,13 +17,14 @@ from learner.config import LearnerSettings
 from learner.geometry import HeadWatch
 from learner.groups import why_unfit
 from learner.launch import check_world
+from learner.loading import DTYPES
 from learner.opinions import LAG_GROUPS
 from learner.planner import Batch, NothingLeft, Planner, plan_of, say
 from learner.publish import Publisher
 from learner.ranks import Ranks
 from learner.steps import TakesSteps
 from learner.store_thread import LockLost, StoreThread, stop_on_sigterm
-from learner.trainer import DTYPES, StepResult, Trainer
+from learner.trainer import StepResult, Trainer
 from learner.weighing import Weigher
 from store.errors import VergeError
 from store.snapshots import WEIGHTS_FILE

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from learner.batches import DoubleArray, MicroBatch, Shape
 from learner.objective import Tokens
@@ -95,6 +96,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model: Any = model
         self.temperature = temperature
+        self._flex = model.config._attn_implementation == "flex_attention"
         refuse_unsupported(model)
 
     def forward(self, batch: "DeviceBatch") -> tuple[Tensor, Tensor]:
@@ -102,7 +104,7 @@ class Policy(nn.Module):
         body = self.model.base_model
         hidden = body(
             input_ids=batch.input_ids,
-            attention_mask=batch.mask,
+            attention_mask=batch.block_mask() if self._flex else batch.dense_mask(),
             position_ids=batch.position_ids,
             use_cache=False,
         ).last_hidden_state
@@ -122,7 +124,7 @@ class DeviceBatch:
 
         self.input_ids = tensor(batch.input_ids)
         self.position_ids = tensor(batch.position_ids)
-        self.mask = tensor(batch.mask())[:, None]
+        self._batch = batch
         self.source = tensor(batch.source)
         self.target = tensor(batch.target)
         self.tokens = Tokens(
@@ -133,6 +135,23 @@ class DeviceBatch:
             tensor(batch.advantage),
             tensor(batch.weight),
         )
+
+    def dense_mask(self) -> Tensor:
+        """Who attends to whom, for sdpa: bool[R, 1, L, L]."""
+        return torch.from_numpy(self._batch.mask()).to(self.input_ids.device)[:, None]
+
+    def block_mask(self) -> BlockMask:
+        """The same for flex attention, which computes only the blocks in which somebody attends to somebody."""
+        rows, length = self.input_ids.shape
+        device = self.input_ids.device
+        document, branch = (torch.from_numpy(a).to(device) for a in (self._batch.document, self._batch.branch))
+
+        def attends(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            same = document[row, query] == document[row, key]
+            visible = (branch[row, key] == 0) | (branch[row, query] == branch[row, key])
+            return (query >= key) & same & visible
+
+        return create_block_mask(attends, rows, None, length, length, device=str(device))
 
 
 @torch.no_grad()

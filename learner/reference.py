@@ -8,8 +8,8 @@ import torch
 
 from learner.batches import DoubleArray, TrainGroup, pack, unpack
 from learner.config import LearnerSettings
+from learner.loading import DTYPES, attention_for, load_model
 from learner.policy import Policy, logprobs_of, shape_of
-from learner.trainer import DTYPES, load_model
 from store.errors import VergeError
 
 
@@ -22,7 +22,9 @@ class Reference:
 
     def __init__(self, folder: Path, policy: Any, settings: LearnerSettings, device: torch.device) -> None:
         """`policy`: the text config of the model that is trained."""
-        model: Any = load_model(folder, DTYPES[settings.learner.dtype])
+        model: Any = load_model(
+            folder, DTYPES[settings.learner.dtype], attention_for(settings.learner.attention, device)
+        )
         own = model.config.get_text_config()
         if own.vocab_size != policy.vocab_size:
             raise VergeError(

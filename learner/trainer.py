@@ -13,6 +13,7 @@ import torch
 from learner import lora
 from learner.batches import Completionwise, MicroBatch, TrainGroup, pack, unpack
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from learner.loading import DTYPES, attention_for, load_model
 from learner.objective import Denominator, StepStats, policy_loss
 from learner.optimiser import clip, make_optimizer
 from learner.policy import DeviceBatch, Policy, logprobs_of, shape_of
@@ -20,7 +21,6 @@ from learner.ranks import Ranks, import_deepspeed, quietly
 from learner.selection import mark, selects
 from store.errors import VergeError
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _PREFIX = "model."
 """What `Policy` puts before a Hugging Face parameter name."""
 
@@ -60,7 +60,7 @@ class Trainer:
         if learner.threads is not None:
             torch.set_num_threads(learner.threads)
         self.device = ranks.device
-        loaded = load_model(model, DTYPES[learner.dtype])
+        loaded = load_model(model, DTYPES[learner.dtype], attention_for(learner.attention, ranks.device))
         if learner.lora is not None:
             lora.add_adapters(loaded, learner.lora)
         policy = Policy(loaded, temperature).eval()
@@ -249,21 +249,6 @@ class Trainer:
             ) from error
         if path is None:
             raise VergeError(f"checkpoint {folder / tag} cannot be loaded: it is empty or of another ZeRO stage")
-
-
-def load_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
-    """The causal LM of a Hugging Face folder, with sdpa attention. VergeError where there is none."""
-    if not (path / "config.json").is_file():
-        raise VergeError(f"model folder {path} has no config.json; give a Hugging Face folder")
-    from transformers import AutoModelForCausalLM  # imports DeepSpeed, so only after `import_deepspeed`
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
-    except (OSError, ValueError) as error:
-        raise VergeError(f"model folder {path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return model
 
 
 def _empty() -> MicroBatch:

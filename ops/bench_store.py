@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -28,13 +28,19 @@ PRODUCERS = (1, 4, 16)
 PAYLOADS = (4096, 65536)
 SECONDS = 1.5
 """Length of one measurement of commits or of raw SETs."""
-POOLS = (10**3, 10**4, 10**5)
+POOLS = (10**3, 10**4, 10**5, 10**6)
 PROBLEMS = 10**5
+"""Problems, and groups beside them, of which the mirror is loaded cold and that a query looks at."""
 BATCH = 64
-_QUERY = {"where": "posterior_mean < 0.7 and attempts >= 0", "sort": "-gate", "limit": 20}
 
 
-def run(pools: Sequence[int] = POOLS, problems: int = PROBLEMS, seconds: float = SECONDS) -> dict[str, Any]:
+def run(
+    pools: Sequence[int] = POOLS,
+    problems: int = PROBLEMS,
+    seconds: float = SECONDS,
+    producers: Sequence[int] = PRODUCERS,
+    payloads: Sequence[int] = PAYLOADS,
+) -> dict[str, Any]:
     """Measure a fresh embedded server (AOF `everysec`) from other processes of this machine.
 
     The producers share the machine's cores with the server: the figures are the machine's as much as the code's.
@@ -46,7 +52,7 @@ def run(pools: Sequence[int] = POOLS, problems: int = PROBLEMS, seconds: float =
     """
     with tempfile.TemporaryDirectory(prefix="verge-bench-") as folder, EmbeddedServer(Path(folder)) as server:
         load = Load(server.info.port, server.password, server.pid)
-        grid = [_cell(load, producers, size, seconds) for size in PAYLOADS for producers in PRODUCERS]
+        grid = [_cell(load, count, size, seconds) for size in payloads for count in producers]
         reading = asyncio.run(_reading(load, pools, problems))
         slowdown = _slowdown_under_query(load, seconds)
     worst = min(cell["ratio"] for cell in grid)
@@ -176,29 +182,35 @@ def _cpu_s(pid: int) -> float:
 
 
 async def _reading(load: Load, pools: Sequence[int], problems: int) -> dict[str, Any]:
-    """Draw + fetch by pool size, then mirror and query at the largest."""
+    """Draw + fetch by pool size; a cold mirror and a query while there are as many groups as problems."""
     store = await load.connect("reading")
     ids = [f"problem {i}" for i in range(problems)]
     await store.add_problems(Problem(problem_id, "?", "scripted") for problem_id in ids)
     mirror = Mirror(store)
     await mirror.sync()
     rng = np.random.default_rng(0)
-    draws, filled, per_100 = [], 0, []
-    for pool in pools:
+    draws, filled, per_100, cold = [], 0, [], {}
+    for pool in sorted({*pools, problems}):
         await fill(store, ids, pool - filled)
         began = time.perf_counter()
         fresh = len(await mirror.sync())
         per_100.append(1e5 * (time.perf_counter() - began) / fresh)
         filled = pool
         draws.append({"groups": pool, "ms": await _draw_fetch(store, list(mirror.pool), rng)})
-    began = time.perf_counter()
-    await Mirror(store).sync()
-    cold_s = time.perf_counter() - began
-    began = time.perf_counter()
-    await list_problems(store, Gate(), **_QUERY)  # type: ignore[arg-type]
-    query_s = time.perf_counter() - began
+        if pool == problems:
+            cold = {"cold_s": await _seconds(Mirror(store).sync()), "query_s": await _seconds(_query(store))}
     await store.close()
-    return {"draw_fetch": draws, "cold_s": cold_s, "per_100_ms": min(per_100), "query_s": query_s}
+    return {"draw_fetch": draws, **cold, "per_100_ms": min(per_100)}
+
+
+async def _seconds(work: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
+
+
+async def _query(store: Store) -> None:
+    await list_problems(store, Gate(), where="posterior_mean < 0.7 and attempts >= 0", sort="-gate", limit=20)
 
 
 async def _draw_fetch(store: Store, pool: list[str], rng: np.random.Generator) -> float:

@@ -213,6 +213,28 @@ def test_packed_log_probs_and_entropies_are_those_of_the_plain_forward(
     assert seen == len(expected)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_has_the_log_probs_and_the_gradient_of_sdpa(
+    tied: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not compiled, and let past PyTorch's refusal: on a CPU only flex's plain form has a backward."""
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(
+        "transformers.integrations.flex_attention.compile_friendly_flex_attention",
+        lambda *qkv, training, **options: torch.nn.attention.flex_attention.flex_attention(*qkv, **options),
+    )
+    groups, found = random_groups(3, seed=7), []
+    for attention in ("sdpa", "flex_attention"):
+        monkeypatch.setattr(tied.config, "_attn_implementation", attention)
+        tied.zero_grad()
+        policy, logprobs = Policy(tied, temperature=0.7), []
+        for batch in pack(groups, SHAPES["shared prompt"], 1000):
+            logprobs.append(policy(DeviceBatch(batch, CPU))[0])
+            logprobs[-1].sum().backward()
+        found.append(torch.cat([*logprobs, gradient(tied)]).detach())
+    assert torch.allclose(*found, atol=1e-12)
+
+
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gradient": ({}, {}),
     "no trust": ({}, {"trust": False}),

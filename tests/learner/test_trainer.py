@@ -11,8 +11,9 @@ import torch
 from learner.batches import TrainGroup
 from learner.checkpoint import Checkpoints
 from learner.config import CorrectionConfig, LearnerConfig, ObjectiveConfig
+from learner.loading import attention_for, load_model
 from learner.ranks import Ranks
-from learner.trainer import Trainer, load_model
+from learner.trainer import Trainer
 from store.errors import VergeError
 from tests.learner.scripted import random_groups, tiny_llama
 
@@ -288,6 +289,15 @@ def test_a_run_that_went_back_keeps_its_newest_checkpoints_not_its_highest(
     for step in (8, 9, 3, 4):
         checkpoints.save(step, trainer, {"step": step})
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-0000003", "step-0000004"]
+
+
+def test_flex_attention_is_for_gpus_and_refused_on_a_cpu() -> None:
+    assert attention_for("auto", torch.device("cpu")) == attention_for("sdpa", torch.device("cuda")) == "sdpa"
+    assert (
+        attention_for("auto", torch.device("cuda")) == attention_for("flex", torch.device("cuda")) == "flex_attention"
+    )
+    with pytest.raises(VergeError, match=r"learner\.attention is flex.*set it to auto or sdpa"):
+        attention_for("flex", torch.device("cpu"))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from learner.batches import pack
+from learner.loading import load_model
 from learner.policy import DeviceBatch, Policy, shape_of
-from learner.trainer import load_model
 from ops.bench_learner import Batch, needed_flops, run, training_groups
 from tests.learner.scripted import VOCAB, tiny_llama
 
@@ -43,6 +43,7 @@ def test_the_bench_takes_turns_and_reports_its_checks_with_the_issues_targets(mo
         "flops_share": 0.5,
         "overhead_share": 0.15,
         "publish_block_share": 0.05,
+        "delta_size_ratio": 0.2,
     }
     value = {row["name"]: row["value"] for row in figures["checks"]}
     assert value["step_over_naive"] == pytest.approx(figures["step_s"] / figures["naive_step_s"])
@@ -51,4 +52,5 @@ def test_the_bench_takes_turns_and_reports_its_checks_with_the_issues_targets(mo
     rate = figures["needed_gflop"] / figures["forward_backward_s"]
     assert value["flops_share"] == pytest.approx(rate / figures["matmul_gflop_per_s"])
     assert 0 <= value["publish_block_share"] < 1
+    assert 0 < value["delta_size_ratio"] <= 1
     assert 0.05 < figures["peak_memory_gib"] < 64
