@@ -26,7 +26,7 @@ from learner.publish import manifest_of
 from ops import soak_roles
 from ops.figures import check
 from ops.process_tree import open_files, rss_kib
-from ops.soak_roles import ANSWER, RUN, Place
+from ops.soak_roles import ANSWER, MAX_LAG, RUN, Place
 from ops.summary import lag_histogram
 from store.audit import Audit, audit
 from store.client import Store
@@ -34,7 +34,7 @@ from store.errors import VergeError
 from store.server import EmbeddedServer
 from store.wire import Problem
 
-SLOPE_KB, MAX_LAG, GROUPS_PER_STEP, GROUP_SIZE, PROBLEMS = 4.0, 2, 8, 8, 256
+SLOPE_KB, GROUPS_PER_STEP, GROUP_SIZE, PROBLEMS = 4.0, 8, 8, 256
 _LOOK_EVERY_S, _STALLED_S = 0.2, 300.0
 
 

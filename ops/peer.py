@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from actors.loop import stop_token_ids
+from actors.settings import stop_token_ids
 from actors.verifiers import Verifiers
 from ops.config import RunConfig
 from ops.prepare import Prepared, load_tokenizer

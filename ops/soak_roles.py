@@ -19,7 +19,7 @@ from ops.prepare import load_tokenizer
 from store.client import Store
 from store.wire import Span
 
-RUN = "soak"
+RUN, MAX_LAG = "soak", 2
 ANSWER, OTHER, SOLVE_RATE = "7", "8", 0.3
 """What the script writes: with that rate the right answer of every problem, else another."""
 SEQUENCES = 256
@@ -86,6 +86,7 @@ async def _act(place: Place, sampling: SamplingConfig) -> None:
         lease_s=60.0,
         patience_s=120.0,
         payload_ttl_s=3600,
+        max_lag=MAX_LAG,
         model=place.model,
         actor=ActorConfig(max_sequences=SEQUENCES, context_tokens=32),
         sampling=sampling,
