@@ -85,7 +85,8 @@ class ValidAnswers:
                 "exact solve rates need a tokenizer with one token per character: use a `verge tiny` model"
             )
         self._problems = len(problems)
-        trees, owners = [], []
+        trees: list[_Tree] = []
+        owners: list[int] = []
         for index, problem in enumerate(problems):
             if not isinstance(problem.prompt, str):
                 raise VergeError(f"problem {problem.id} is a chat: exact solve rates need a plain prompt")
@@ -112,7 +113,7 @@ class ValidAnswers:
 
     def solve_rates(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum over each problem's answers, float64[problems]."""
-        return np.bincount(self.problem, probabilities, minlength=self._problems)
+        return np.bincount(self.problem, probabilities, minlength=self._problems).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +184,16 @@ def _lay_out(trees: Sequence[_Tree]) -> _Batch:
                 leads[row, at] |= leads[row, parent]
     ends = [(number, row, leaf) for row, tree in enumerate(trees) for number, leaf in tree.leaf]
     answer, rows, leaf = np.array(ends, np.int64).T
-    tensors = [torch.from_numpy(array) for array in (input_ids, position, before, leads, answered)]
-    return _Batch(*tensors, answer, torch.from_numpy(rows.copy()), torch.from_numpy(leaf.copy()))
+    return _Batch(
+        torch.from_numpy(input_ids),
+        torch.from_numpy(position),
+        torch.from_numpy(before),
+        torch.from_numpy(leads),
+        torch.from_numpy(answered),
+        answer,
+        torch.from_numpy(rows.copy()),
+        torch.from_numpy(leaf.copy()),
+    )
 
 
 def _end_ids(model: Any) -> list[int]:
