@@ -85,15 +85,14 @@ class Cell:
 class Study:
     """The runs of one task and one length: those that can be compared."""
 
-    def __init__(self, results: Iterable[Result], task: Task = "all") -> None:
-        """The length is that of most runs; `left_out` counts the others."""
+    def __init__(self, results: Iterable[Result], task: Task = "all", steps: int | None = None) -> None:
+        """`steps`: their length, by default that of most runs."""
         of_task = [result for result in results if result.settings.task == task]
         self.bases = {run.settings.base: run for run in of_task if run.settings.method == BASE}
         trained = [run for run in of_task if run.settings.method != BASE]
         lengths = Counter(run.settings.steps for run in trained)
-        self.steps = lengths.most_common(1)[0][0] if lengths else 0
+        self.steps = steps or (lengths.most_common(1)[0][0] if lengths else 0)
         self._runs = [run for run in trained if run.settings.steps == self.steps and run.settings.base in self.bases]
-        self.left_out = len(trained) - len(self._runs)
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -1,7 +1,7 @@
 """The claims that the laboratory is to judge, and what the runs say of each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -58,15 +58,17 @@ def said(differences: Sequence[float]) -> str:
     return f"{np.mean(differences):+.3f}{spread} (n = {len(differences)})"
 
 
-def verdicts(study: Study, long: Study) -> list[Verdict]:
-    """All claims. `long`: the runs that are long and easy enough for α and δ to move."""
+def verdicts(study: Study, longer: Study, easy: Study) -> list[Verdict]:
+    """All claims. `longer`: what is judged again after more training; `easy`: long runs on easy problems, for α and δ
+    to move."""
+    fresh = (_narrows, _zero_only, _bbg, _fade_bbg)
+    again = [verdict for judged in fresh if (verdict := judged(longer)).because]
     return [
-        _narrows(study),
-        _zero_only(study),
-        _bbg(study),
-        _fade(long),
+        *(judged(study) for judged in fresh[:3]),
+        _fade(easy),
         _fade_bbg(study),
         *(_stale(study, lag) for lag in (4, 16)),
+        *(replace(verdict, claim=f"{verdict.claim}, after {longer.steps} steps") for verdict in again),
     ]
 
 
@@ -193,12 +195,15 @@ def _stale(study: Study, lag: int) -> Verdict:
         " and fade_bbg with the trust region does not"
     )
     stale = [(method, plans.UNTRUSTED, True) for method in plans.FAILURE_BIASED]
-    parts, because = [], []
+    parts: list[Status] = []
+    because = []
     for method, correction, collapses in (*stale, ("bbg", plans.PPO_CLIP, True), ("fade_bbg", {}, False)):
         if cell := study.cell(method, lag, correction=correction):
             as_claimed = all(study.collapsed(run) == collapses for run in cell.runs)
             parts.append(("holds" if as_claimed else "does not hold") if cell.n >= ENOUGH else _seems(as_claimed))
             because.append(_left(study, cell) + ("" if as_claimed else ", which is not what the claim says"))
+        else:
+            parts.append("not run")
     for method, correction in (
         ("fade_bbg", plans.UNTRUSTED), ("zero_only", plans.PPO_CLIP), ("bbg", {}),
         ("drgrpo", plans.UNTRUSTED), ("drgrpo", {}), ("fade", plans.UNTRUSTED), ("fade", {}),

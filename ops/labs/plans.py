@@ -42,6 +42,7 @@ def _collapse() -> Iterator[RunSettings]:
     yield from (run_of(method) for method in CORE)
     yield from _stale(4)
     yield from (run_of("fade_bbg", gating={"k": k}) for k in DIAL)
+    yield from _longer()
     yield from (run_of(method) for method in METHODS[len(CORE) :])
     yield from (run_of(method, lr=FASTER) for method in METHODS)
     for base in (1, 2):
@@ -67,6 +68,11 @@ def _stale(lag: int) -> Iterator[RunSettings]:
     yield from (run_of(method, lag=lag) for method in ("bbg", "drgrpo", "fade"))
 
 
+def _longer() -> Iterator[RunSettings]:
+    """What more training makes of the fresh claims: narrowing needs time."""
+    yield from (run_of(method, steps=LONG_STEPS) for method in ("drgrpo", "fade_bbg", "maxrl", "fade", "bbg"))
+
+
 def _easy() -> Iterator[RunSettings]:
     """Claim (d): long runs on easy problems, so that p̂ and the entropy move as far as α and δ need."""
     yield run_of(BASE, task="easy")
@@ -86,10 +92,16 @@ def _replicas() -> Iterator[RunSettings]:
         yield from (run_of("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
     for base in (1, 2):
         for lag in (4, 16):
-            yield from (run.model_copy(update={"base": base, "seed": base}) for run in _stale(lag))
+            yield from _moved(_stale(lag), base)
         yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
-        yield from (run.model_copy(update={"base": base, "seed": base}) for run in _easy())
+        yield from _moved(_easy(), base)
+        yield from _moved(_longer(), base)
         yield from (run_of(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
+
+
+def _moved(runs: Iterator[RunSettings], base: int) -> Iterator[RunSettings]:
+    """The same from another base, with another seed."""
+    yield from (run.model_copy(update={"base": base, "seed": base}) for run in runs)
 
 
 def quick() -> list[RunSettings]:

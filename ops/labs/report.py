@@ -11,6 +11,7 @@ from ops.labs.drawings import draw
 from ops.labs.lines import read
 from ops.labs.measures import KS
 from ops.labs.names import correction_name, method_name
+from ops.labs.plans import LONG_STEPS
 from store.errors import VergeError
 
 NAME = "RESULTS.md"
@@ -29,17 +30,19 @@ def write(results: Sequence[Path], folder: Path) -> str:
         raise VergeError(f"{names}: no results there; `verge lab collapse --results FILE` makes some")
     folder.mkdir(parents=True, exist_ok=True)
     found = [Result(line["settings"], line) for line in lines]
-    study, long = Study(found), Study(found, "easy")
-    judged = verdicts(study, long)
-    figures = draw(study, long, folder)
+    study, longer, easy = Study(found), Study(found, steps=LONG_STEPS), Study(found, "easy")
+    judged = verdicts(study, longer, easy)
+    figures = draw(study, easy, folder)
     text = (
         "\n".join(
             [
-                *_head(lines, study, long),
+                *_head(lines, (study, longer, easy)),
                 *_verdicts(judged),
                 *_choices(study),
                 *_figures(figures),
-                *_tables(study, long),
+                *_tables(study),
+                *_long(longer),
+                *_long(easy),
             ]
         )
         + "\n"
@@ -48,7 +51,7 @@ def write(results: Sequence[Path], folder: Path) -> str:
     return text
 
 
-def _head(lines: Sequence[dict[str, Any]], study: Study, long: Study) -> list[str]:
+def _head(lines: Sequence[dict[str, Any]], studies: Sequence[Study]) -> list[str]:
     used = [line["settings"] for line in lines]
     trained = [settings for settings in used if settings.steps and settings.method != "base"]
     versions = sorted({", ".join(f"{k} {v}" for k, v in line["versions"].items()) for line in lines})
@@ -57,14 +60,14 @@ def _head(lines: Sequence[dict[str, Any]], study: Study, long: Study) -> list[st
         (s.seed for s in trained), (s.base for s in used), (s.lr for s in trained)
     ))  # fmt: skip
     sizes = f"{one.groups} problems × {one.size} completions a step"
-    left_out = study.left_out + long.left_out
+    lengths = " or ".join(f"{steps}" for steps in sorted({study.steps for study in studies if len(study)}))
+    left_out = len(trained) - sum(len(study) for study in studies)
     return [
         "# What the diversity-collapse laboratory found",
         "",
         "Made by `verge lab report` from its files of results; not edited by hand. How it is measured: README.md.",
         "",
-        f"{len(trained)} runs; seeds {seeds}; bases {bases}; learning rates {rates}; {sizes}, {study.steps} steps"
-        + (f"; long runs: {long.steps} steps" if len(long) else "")
+        f"{len(trained)} runs; seeds {seeds}; bases {bases}; learning rates {rates}; {sizes}, {lengths} steps"
         + (f"; {left_out} runs of other lengths are not shown" if left_out else "")
         + ".",
         f"Versions: {'; '.join(versions)}.",
@@ -92,7 +95,7 @@ def _figures(figures: Sequence[tuple[str, str]]) -> list[str]:
     return [line for name, caption in figures for line in (f"![{caption}]({name})", "", f"*{caption}*", "")]
 
 
-def _tables(study: Study, long: Study) -> list[str]:
+def _tables(study: Study) -> list[str]:
     cells = list(study.cells.values())
     found: list[str] = []
     if study.bases:
@@ -106,10 +109,15 @@ def _tables(study: Study, long: Study) -> list[str]:
             "",
         ]
         found += ["On the problems that were trained on:", "", *_table(of_lag, study, "train"), ""]
-    if long.cells:
-        found += [f"## Long runs on easy problems ({long.steps} steps)", ""]
-        found += [*_table([*_bases(long), *long.cells.values()], long), ""]
     return found
+
+
+def _long(study: Study) -> list[str]:
+    if not study.cells:
+        return []
+    cells = list(study.cells.values())
+    task = " on easy problems" if cells[0].kind.task == "easy" else ""
+    return [f"## Runs of {study.steps} steps{task}", "", *_table([*_bases(study), *cells], study), ""]
 
 
 def _bases(study: Study) -> list[Cell]:

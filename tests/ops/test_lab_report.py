@@ -48,7 +48,7 @@ def study_of(text: list[str], tmp_path: Path, task: Any = "all") -> Study:
 
 
 def verdict(letter: str, study: Study, long: Study | None = None, lag: int = 4) -> claims.Verdict:
-    found = [v for v in claims.verdicts(study, long or study) if v.claim.startswith(f"({letter})")]
+    found = [v for v in claims.verdicts(study, Study([]), long or study) if v.claim.startswith(f"({letter})")]
     return next((v for v in found if f"lag {lag}" in v.claim), found[0])
 
 
@@ -69,7 +69,7 @@ def test_a_plan_begins_with_what_every_report_needs() -> None:
     plan = plans.collapse()
     assert plan[0].method == BASE
     assert tuple(settings.method for settings in plan[1:7]) == plans.CORE
-    assert {settings.method for settings in plan[:40] if settings.lag == 0} == {BASE, *plans.METHODS}
+    assert {settings.method for settings in plan[:45] if settings.lag == 0} == {BASE, *plans.METHODS}
     seen: set[tuple[int, str]] = set()
     for settings in plan:
         seen |= {(settings.base, settings.task)} if settings.method == BASE else set()
@@ -96,6 +96,16 @@ def test_one_run_only_seems_to_say_something(tmp_path: Path) -> None:
     study = study_of(bases()[:1] + runs("drgrpo", [0.08, 0.05, 0.02, 0.0, -0.03], PAIRS[:1]), tmp_path)
     assert verdict("a", study).status == "seems to hold"
     assert verdict("b", study).status == "not run"
+
+
+def test_longer_runs_are_judged_beside_the_others_not_with_them(tmp_path: Path) -> None:
+    wide, narrow = [0.08, 0.05, 0.02, 0.0, 0.02], [0.12, 0.05, 0.0, -0.02, -0.05]
+    text = bases() + runs("drgrpo", wide) + runs("drgrpo", narrow, PAIRS[:2], steps=plans.LONG_STEPS)
+    results = study_of(text, tmp_path)
+    longer = Study((Result(read["settings"], read) for read in lines.read(tmp_path / "made.jsonl")), "all", 300)
+    found = {v.claim[:3] + v.claim[-9:]: v.status for v in claims.verdicts(results, longer, Study([]))}
+    assert found["(a) the base"] == "does not hold"
+    assert found["(a)300 steps"] == "seems to hold"
 
 
 def test_claim_e_needs_every_k_the_best_mean_and_a_dial(tmp_path: Path) -> None:
