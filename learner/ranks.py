@@ -20,6 +20,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 Reduction = Literal["sum", "max", "min"]
+_ALONE = "VERGE_ALONE"
+"""Id of a process without torchrun, beside the variables it sets for itself: to what it starts they mean nothing."""
 _OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -28,9 +30,9 @@ class Ranks:
 
     def __init__(self) -> None:
         deepspeed = import_deepspeed()
-        if "RANK" not in os.environ:
+        if _nobody_gave_a_rank():
             alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-            os.environ.update(alone | {"MASTER_PORT": str(_free_port())})
+            os.environ.update(alone | {"MASTER_PORT": str(_free_port()), _ALONE: str(os.getpid())})
         if not dist.is_initialized():
             deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", verbose=False)
             # DeepSpeed remembers the group, so it lasts as long as the process.
@@ -115,6 +117,13 @@ def quietly() -> Iterator[None]:
             yield
     finally:
         logging.disable(previous)
+
+
+def _nobody_gave_a_rank() -> bool:
+    """Whether there is no RANK in the environment, or only that of a process alone which started this one."""
+    own = str(os.getpid())
+    inherited = "TORCHELASTIC_RUN_ID" not in os.environ and os.environ.get(_ALONE, own) != own
+    return inherited or "RANK" not in os.environ
 
 
 def _free_port() -> int:

@@ -72,8 +72,6 @@ def _prepare() -> None:
     use here."""
     from transformers.utils import logging
 
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)  # of a parent that has a rank of its own; this process is another's first
     threading.Thread(target=_interrupt_when_alone, daemon=True).start()
     torch.set_num_threads(1)
     logging.disable_progress_bar()

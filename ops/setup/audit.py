@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BASELINE = ROOT / ".secrets.baseline"
@@ -30,24 +31,30 @@ def tracked_files(root: Path = ROOT) -> list[str]:
 def new_secrets(root: Path, files: Sequence[str], baseline: Path = BASELINE) -> list[str]:
     """`file:line: kind` of everything in these files that looks like a secret and is not in the baseline."""
     from detect_secrets.core import baseline as baselines
-    from detect_secrets.core.secrets_collection import SecretsCollection
 
     known = baselines.load(baselines.load_from_file(str(baseline)))  # which also sets the plugins and filters
-    found = SecretsCollection(str(root))
-    found.scan_files(*files, num_processors=2)
-    left = found - known
+    left = _scan(root, files) - known
     return sorted(f"{name}:{secret.line_number}: {secret.type}" for name, secret in left)
 
 
 def renew(root: Path = ROOT) -> None:
     """Write the baseline anew with its own plugins; look at its diff before you commit it."""
     from detect_secrets.core import baseline as baselines
-    from detect_secrets.core.secrets_collection import SecretsCollection
 
     baselines.load(baselines.load_from_file(str(BASELINE)))
-    found = SecretsCollection(str(root))
-    found.scan_files(*tracked_files(root), num_processors=2)
-    baselines.save_to_file(found, str(BASELINE))
+    baselines.save_to_file(_scan(root, tracked_files(root)), str(BASELINE))
+
+
+def _scan(root: Path, files: Sequence[str]) -> Any:
+    """A SecretsCollection whose files are named from the root, wherever that is."""
+    from detect_secrets.core.secrets_collection import SecretsCollection
+
+    found, named = SecretsCollection(str(root)), SecretsCollection()
+    found.scan_files(*files, num_processors=2)
+    for name, secret in found:
+        secret.filename = name
+        named[name].add(secret)
+    return named
 
 
 def judge(report: str) -> tuple[list[str], str]:

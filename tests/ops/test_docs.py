@@ -53,6 +53,13 @@ ONLY_READ = {
     "verge eval runs/demo --model runs/demo/weights/v0000150 --out trained.parquet --against base.parquet"
     " --plot gains.svg": "starts an engine; the tutorial's chain runs it",
     "verge sim --actors 200 --max-lag 4": "half a minute; tests/ops/test_sim.py plays smaller scenes",
+    "verge track runs/demo": "tests/ops/test_track.py runs it, where its packages are",
+    "verge lab staleness": "a minute and a half; tests/learner/test_staleness.py runs a shorter one",
+    "verge lab collapse --quick": "minutes; tests/ops/test_lab_runs.py carries out shorter runs",
+    "verge lab collapse --jobs 2": "hours; the same",
+    "verge lab offpolicy --minutes 60": "an hour; the same",
+    "verge lab report ops/labs/collapse.jsonl --out ops/labs": "would write here; test_lab_report.py holds what is"
+    " here to it",
     "verge gating atlas atlas.html": "tests/ops/test_gating_cli.py draws it",
     "verge lab filtered --figure filtered.png": "tests/ops/test_lab_filtered.py runs it",
     "docker build -f ops/images/Dockerfile --build-arg PIP_EXTRA_INDEX_URL=… -t verge:cpu .": "needs a Docker daemon",

@@ -192,3 +192,8 @@ def test_a_report_has_its_figures_and_leaves_out_what_was_not_run(tmp_path: Path
     assert (tmp_path / "out" / "frontier.svg").read_bytes() == first
     with pytest.raises(VergeError, match="no results there"):
         report.write([tmp_path / "absent.jsonl"], tmp_path / "out")
+
+
+def test_the_results_in_the_repository_are_those_of_the_runs_beside_them(tmp_path: Path) -> None:
+    here = Path(report.__file__).parent
+    assert report.write(sorted(here.glob("*.jsonl")), tmp_path) == (here / report.NAME).read_text(encoding="utf-8")
