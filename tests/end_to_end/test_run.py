@@ -255,7 +255,7 @@ def test_actor_and_learner_show_what_they_report_and_the_actor_what_vllm_says(
             for sample in family.samples:
                 of_process[sample.name] += sample.value
     actor, learner = values["actor-0"], values["learner"]
-    assert actor["verge_actor_completions_total"] >= 5 * GROUPS * 8
+    assert actor["verge_actor_completions_total"] >= 3 * GROUPS * 8  # of 5 steps; its last heartbeat is up to 1 s old
     assert actor["vllm:request_success_total"] > 0
     assert actor["vllm:generation_tokens_total"] > actor["verge_actor_completions_total"]
     assert learner["verge_learner_step"] >= 5
