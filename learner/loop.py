@@ -240,8 +240,7 @@ class Learner:
         assert self._began is not None
         fade, metrics = planner.opinions.fade, result.metrics
         if not result.reason:
-            fade.update(batch.reward, metrics["entropy"])
-            planner.opinions.anchor.update(batch.reward)
+            planner.opinions.learn(batch.reward, metrics["entropy"])
         self._waited_s += self._wait_s
         trained = metrics if metrics.get("trained_tokens", 1) else {"ess": 1.0, "entropy": math.inf, "kl": 0.0}
         alarms = alarms_of(trained, batch.active_problems, batch.why_inactive, self._settings.alarms)

@@ -90,6 +90,11 @@ class Opinions:
         self._by_likelihood = made if isinstance(made, LikelihoodAdvantage) else None
         self.reads_base_evidence = isinstance(made, ReferenceAdvantage) and made.reads_base_evidence
 
+    def learn(self, reward: float, entropy: float) -> None:
+        """Take a step's mean solve rate, and the mean token entropy in nats that it measured, into account."""
+        self.fade.update(reward, entropy)
+        self.anchor.update(reward)
+
     def gates(self, facts: Facts, version: int) -> Gates:
         """What every problem is worth at `version`."""
         a, b = facts.evidence_at(version) if facts.ids else (np.zeros(0), np.zeros(0))

@@ -175,8 +175,7 @@ class Run:
         planner.version += result.applied
         planner.covered()
         if not result.reason:
-            planner.opinions.fade.update(batch.reward, result.metrics["entropy"])
-            planner.opinions.anchor.update(batch.reward)
+            planner.opinions.learn(batch.reward, result.metrics["entropy"])
         for name in KEPT:
             value = result.metrics.get(name, 0.0)
             self._sums[name] += value

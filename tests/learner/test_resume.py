@@ -62,8 +62,7 @@ def rolled_out(server: EmbeddedServer, model: Path, folder: Path) -> dict[str, A
 
 def learn(runs: list[dict[str, Any]], file: Path) -> None:
     file.write_text(json.dumps(runs))
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # of the rank in this process
-    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.learner.killed_learner", str(file)]
     done = subprocess.run(command, env=environment, timeout=600, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

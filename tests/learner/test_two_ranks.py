@@ -59,8 +59,7 @@ def torchrun(given: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # of the one rank in this process
-    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "tests.learner.rank_steps", str(given)]
     _, *arguments = launch_command(2, 1, f"127.0.0.1:{port}", "pair", program)
     command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", *arguments]
