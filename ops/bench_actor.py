@@ -19,7 +19,7 @@ from actors.weights import Snapshots
 from learner.publish import Publisher
 from learner.store_thread import StoreThread
 from ops.config import RunConfig
-from ops.figures import check
+from ops.figures import at_most, check
 from ops.measured import Measured, measured
 from ops.prepare import Prepared, enter_store, load_tokenizer, prepare
 from store.client import Store
@@ -86,8 +86,8 @@ def figures(pairs: Sequence[tuple[Measured, Measured]], updates: Sequence[Update
         "checks": [
             check("throughput_over_bare", ratio, SHARE, ratio >= SHARE),
             check("loop_lag_p99_ms", float(lag), LAG_MS, bool(lag < LAG_MS)),
-            check("update_pause_ms", pause, PAUSE_MS, pause <= PAUSE_MS),
-            check("publish_to_first_token_ms", first, FIRST_TOKEN_MS, first <= FIRST_TOKEN_MS),
+            at_most("update_pause_ms", pause, PAUSE_MS),
+            at_most("publish_to_first_token_ms", first, FIRST_TOKEN_MS),
         ],
         "loop_lag_of_own_work_p99_ms": float(own),
         "bare_loop_lag_p99_ms": float(bare_lag),

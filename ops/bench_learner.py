@@ -33,7 +33,7 @@ from learner.ranks import Ranks
 from learner.store_thread import StoreThread
 from learner.trainer import Trainer
 from ops.bench_publish import publish_figures
-from ops.figures import check
+from ops.figures import at_most, check
 from store.server import EmbeddedServer
 from store.wire import Completion, Problem, RolloutGroup, Span, Ticket, Verdict
 
@@ -92,10 +92,10 @@ def run(model: Path, batch: Batch = Batch(), rounds: int = 2) -> dict[str, Any]:
     share = turns.needed_flops / computing_s / rate
     return {
         "checks": [
-            _at_most("step_over_naive", step_s / naive_s, 0.5),
+            at_most("step_over_naive", step_s / naive_s, 0.5),
             check("flops_share", share, 0.5, share >= 0.5),
-            _at_most("overhead_share", 1 - computing_s / step_s, 0.15),
-            _at_most("publish_block_share", median["publish_blocked_s"] / step_s, 0.05),
+            at_most("overhead_share", 1 - computing_s / step_s, 0.15),
+            at_most("publish_block_share", median["publish_blocked_s"] / step_s, 0.05),
             delta,
         ],
         "step_s": step_s,
@@ -133,10 +133,6 @@ class _Turns:
             next(self._steps)  # the first is slow
         self.rates.append(matmul_rate(self._model, self._batch))
         self.naive_s.append(next(self._steps))
-
-
-def _at_most(name: str, value: float, target: float) -> dict[str, Any]:
-    return check(name, value, target, value <= target)
 
 
 def needed_flops(model: Any, batch: Batch) -> float:

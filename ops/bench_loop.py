@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ops import peer
 from ops.config import fingerprint, load_config
-from ops.figures import check
+from ops.figures import at_most, check
 from ops.prepare import prepare
 from ops.process_tree import PeakMemory
 from ops.runfolder import open_config, store_of, write_atomically
@@ -80,7 +80,7 @@ def figures(found: Mapping[str, Phase]) -> dict[str, Any]:
     """The checks, from phases `asynchronous`, `synchronous` and perhaps `trl`; beside them the phases."""
     ours = found["asynchronous"]
     serial_s = sum(step["generation_s"] + step["training_s"] for step in found["synchronous"]["steps"])
-    checks = [_at_most("async_over_serial", ours["seconds"] / serial_s, SERIAL)]
+    checks = [at_most("async_over_serial", ours["seconds"] / serial_s, SERIAL)]
     if "trl" in found:
         theirs = found["trl"]
         rate = (ours["completions"] / ours["seconds"]) / (theirs["completions"] / theirs["seconds"])
@@ -89,7 +89,7 @@ def figures(found: Mapping[str, Phase]) -> dict[str, Any]:
             check("completions_over_trl", rate, FASTER, rate >= FASTER),
             check("reward_difference_in_se", apart, NOISE, apart >= NOISE),
             *checks,
-            _at_most("peak_memory_over_trl", ours["peak_mib"] / theirs["peak_mib"], MEMORY),
+            at_most("peak_memory_over_trl", ours["peak_mib"] / theirs["peak_mib"], MEMORY),
         ]
     return {"checks": checks, "phases": dict(found)}
 
@@ -243,7 +243,3 @@ def of_peer(said: dict[str, Any]) -> Phase:
 
 def _total_s(step: Mapping[str, float]) -> float:
     return step["generation_s"] + step["training_s"] + step["rest_s"]
-
-
-def _at_most(name: str, value: float, target: float) -> dict[str, Any]:
-    return check(name, value, target, value <= target)

@@ -24,7 +24,7 @@ from learner.config import (
 )
 from learner.publish import manifest_of
 from ops import soak_roles
-from ops.figures import check
+from ops.figures import at_most
 from ops.process_tree import open_files, rss_kib
 from ops.soak_roles import ANSWER, MAX_LAG, RUN, Place
 from ops.summary import lag_histogram
@@ -151,11 +151,11 @@ def figures(
     short = steps - sum(record["groups"] == GROUPS_PER_STEP for record in records)
     return {
         "checks": [
-            *(_at_most(f"rss_slope_kb_per_step_{role}", value, SLOPE_KB) for role, value in slopes.items()),
-            _at_most("open_files_growth", files, 0),
-            _at_most("connection_growth", connections, 0),
-            _at_most("lag_excess", max(lag, 0), 0),
-            _at_most("miscounted", len(wrong) + short, 0),
+            *(at_most(f"rss_slope_kb_per_step_{role}", value, SLOPE_KB) for role, value in slopes.items()),
+            at_most("open_files_growth", files, 0),
+            at_most("connection_growth", connections, 0),
+            at_most("lag_excess", max(lag, 0), 0),
+            at_most("miscounted", len(wrong) + short, 0),
         ],
         "steps": len(records),
         "rss_mib": {role: float(np.median([look.rss[role] for look in late])) / 1024 for role in slopes},
@@ -183,7 +183,3 @@ def growth(counts: list[int]) -> float:
     """The median of the last quarter less that of the second: what was opened and never closed."""
     quarter = len(counts) // 4
     return float(np.median(counts[-max(quarter, 1) :]) - np.median(counts[quarter : max(2 * quarter, 1)]))
-
-
-def _at_most(name: str, value: float, target: float) -> dict[str, Any]:
-    return check(name, value, target, value <= target)

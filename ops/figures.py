@@ -14,6 +14,11 @@ def check(name: str, value: float, target: float, ok: bool) -> dict[str, Any]:
     return {"name": name, "value": value, "target": target, "ok": ok}
 
 
+def at_most(name: str, value: float, target: float) -> dict[str, Any]:
+    """A figure that may not be above its target."""
+    return check(name, value, target, value <= target)
+
+
 def print_figures(figures: Mapping[str, Any], as_json: bool) -> int:
     """Print a bench's or lab's result on stdout.
 
