@@ -1,6 +1,6 @@
-"""The [problems], [sampling], [verifier] and [actor] sections of the config."""
+"""The [problems], [sampling], [verifier], [actor] and [evaluation] sections of the config."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -192,3 +192,38 @@ class VerifierConfig(Section):
 
     verify_truncated: bool = False
     """Verify a completion that reached its token limit without ending, instead of giving it `truncated`, reward 0."""
+
+
+class EvaluationConfig(Section):
+    """How models are measured on held-out problems: base against trained at the end, and the policy while it trains."""
+
+    method: Literal["exact", "sampled", "off"] = "exact"
+    """How base and trained are compared at the end. `exact` teacher-forces every valid answer (built-in families that
+    enumerate them); `sampled` draws completions with vLLM and uses the unbiased estimator; `off` compares nothing."""
+
+    every: int = Field(0, ge=0)
+    """Versions between evaluations while the run trains, each by one actor, which samples with vLLM and keeps its
+    version meanwhile; version 0 is the first. 0: none. `verge state evaluations` and the page show them."""
+
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 8, 16, 64), min_length=1)
+    """The k of pass@k that are reported."""
+
+    samples_per_problem: int = Field(64, ge=1)
+    """Completions per held-out problem and model, when sampled. No pass@k above it can be estimated from them: of a
+    larger k only `exact` says something."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> Self:
+        n = self.samples_per_problem
+        if self.every and self.method == "off":
+            raise ValueError(
+                f"every is {self.every}, but method is off, which measures nothing: set method to sampled or exact, or "
+                "every to 0"
+            )
+        sampled = max(self.k) if self.method == "sampled" else min(self.k) if self.every else 0
+        if sampled > n:
+            raise ValueError(
+                f"k holds {sampled}, but samples_per_problem is {n}: pass@k cannot be estimated from fewer than k "
+                "samples; raise samples_per_problem or lower k"
+            )
+        return self

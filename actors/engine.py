@@ -129,18 +129,21 @@ class Engine:
         unfinished = int(self._llm.output_processor.get_num_unfinished_requests())
         return self.load.room(unfinished + self._settings.group_size * (given - self._sampling))
 
-    async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
-        """Sample `group_size` completions of one prompt.
+    async def generate(
+        self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None, count: int | None = None
+    ) -> list[Sample]:
+        """Sample completions of one prompt.
 
         Args:
             prompt_ids: int32 [P], sent as they are.
             max_tokens: of a completion; None: `max_completion_tokens` of the settings.
+            count: completions, at most `group_size` for `room` to be right; None: `group_size`.
 
         Returns:
             The samples, incomplete ones included.
         """
         done: list[Sample] = []
-        while (missing := self._settings.group_size - len(done)) > 0:
+        while (missing := (count or self._settings.group_size) - len(done)) > 0:
             async with self._turn:  # one group in a round of the event loop: many at once would hold it up
                 await asyncio.sleep(0)
                 await self._open.wait()

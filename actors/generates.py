@@ -23,8 +23,10 @@ class Generates(Protocol):
     def room(self, given: int) -> int:
         """Groups to give it now, when it was given so many and has not returned them; 0 or less: enough."""
 
-    async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
-        """A group of completions of one prompt."""
+    async def generate(
+        self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None, count: int | None = None
+    ) -> list[Sample]:
+        """Completions of one prompt: a group, or `count`, which is no more."""
 
     async def update(self, version: int, weights: Path) -> float:
         """Go on with the weights of a folder; returns the seconds in which nothing was generated."""

@@ -3,34 +3,29 @@
 import asyncio
 import contextlib
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from actors.config import ActorConfig, SamplingConfig, VerifierConfig
-from actors.engine import Sample
+from actors.config import ActorConfig, EvaluationConfig, SamplingConfig, VerifierConfig
 from actors.generates import Generates
-from actors.prompts import encode_prompts
+from actors.judging import Judge
+from actors.log import SAY_WHY_EVERY_S, say
+from actors.prompts import EncodedProblems
+from actors.rounds import Rounds, share
 from actors.verifiers import Verifiers
-from actors.verifiers.registry import answers_at_once
 from actors.weights import CannotRead, Snapshots
 from store.client import Store
 from store.errors import VergeError
-from store.wire import Completion, Problem, RolloutGroup, Ticket, Verdict
+from store.wire import Completion, Problem, RolloutGroup, Ticket
 
-SAY_WHY_EVERY_S = 10.0
 HEARTBEAT_S = 1.0
 TRY_AGAIN_S = 10.0
 """Between attempts to read a snapshot that cannot be read; a newer one is tried at once."""
 Observe = Callable[[Mapping[str, object]], None]
 """Told each heartbeat as it is sent."""
-KEPT_PROBLEMS = 4096
-"""Problems whose text an actor keeps, encoded; another comes from the store again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,7 @@ class ActorSettings:
     actor: ActorConfig
     sampling: SamplingConfig
     verifier: VerifierConfig
+    evaluation: EvaluationConfig
     seed: int
 
 
@@ -60,6 +56,9 @@ class Actor:
 
     Invariant: each ticket taken is held in exactly one rollout task, and leaves by a commit, by a refusal, or by
     being given back. A kill −9 leaves it leased, and the lease runs out.
+
+    While it has an evaluation round (actors/rounds.py), it loads no newer weights; once there are any, it takes no
+    ticket either, so that what it writes is never older than admission allows for.
     """
 
     def __init__(
@@ -76,18 +75,19 @@ class Actor:
         self._store = store
         self._engine = engine
         self._snapshots = snapshots
-        self._tokenizer = tokenizer
         self._verifiers = Verifiers(settings.verifier)
-        self._problems: dict[str, tuple[Problem, np.ndarray]] = {}
+        self._judge = Judge(self._verifiers, tokenizer, settings.actor.max_error_share)
+        limits = (tokenizer, settings.actor.context_tokens, settings.sampling.max_completion_tokens)
+        self._problems = EncodedProblems(self._find, *limits)
+        held_out = EncodedProblems(store.held_out_problem, *limits)
+        how = (settings.evaluation, settings.sampling.group_size)
+        self._rounds = Rounds(settings.name, store, engine, held_out, self._judge, *how)
         self._held: dict[str, Ticket] = {}
         self._rollouts: set[asyncio.Task[None]] = set()
         self._verifying = 0
-        self._turn = asyncio.Lock()
         self._wants_full = False
+        self._behind = False
         self._draining = asyncio.Event()
-        self._completions = 0
-        self._errors = 0
-        self._tokens = 0
         self._update_s = 0.0
         self._idle_s = 0.0
         self._began = time.monotonic()
@@ -117,6 +117,7 @@ class Actor:
             await asyncio.gather(*services, *self._rollouts, return_exceptions=True)
             with contextlib.suppress(VergeError):  # the store may be what failed; the leases then run out
                 await self._store.give_back(self._settings.name, list(self._held.values()))
+                await self._rounds.give_back()
             self._verifiers.close()
 
     async def _drained_or_failed(self, services: list[asyncio.Task[None]]) -> None:
@@ -125,6 +126,8 @@ class Actor:
         draining.cancel()
         for task in done - {draining}:
             task.result()
+        with contextlib.suppress(VergeError):
+            await self._rounds.give_back(unless_begun=True)
         if self._rollouts:
             say(f"draining {len(self._rollouts)} groups, at most {self._settings.actor.drain_grace_s:g} s")
             await asyncio.wait(self._rollouts, timeout=self._settings.actor.drain_grace_s)
@@ -138,17 +141,18 @@ class Actor:
         said = waiting_since
         while not self._draining.is_set():
             self._engine.load.stepped.clear()
-            if (free := self._free()) <= 0:
+            if (free := self._free()) <= 0 or self._behind:
+                self._begin(self._rounds.chunks(free))
                 await self._engine.load.stepped.wait()
                 self._raise_failures()
                 continue
             idle_since = None if self._rollouts else time.monotonic()
-            tickets = await self._store.take(self._settings.name, free, block_ms=200)
+            training = len(self._held) - self._verifying
+            free -= self._begin(self._rounds.chunks(share(free, training, self._rounds.sampling)))
+            tickets = await self._store.take(self._settings.name, free, block_ms=0 if self._rounds.left else 200)
             self._held |= {ticket.id: ticket for ticket in tickets}
-            for ticket in tickets:
-                task = asyncio.create_task(self._roll_out(ticket))
-                task.add_done_callback(lambda _: self._engine.load.stepped.set())
-                self._rollouts.add(task)
+            free -= self._begin([self._roll_out(ticket) for ticket in tickets])
+            self._begin(self._rounds.chunks(free))
             self._raise_failures()
             now = time.monotonic()
             if idle_since is not None:
@@ -159,10 +163,19 @@ class Actor:
                 said = now
                 say(f"idle for {now - waiting_since:.0f} s: the learner has issued no ticket that is not taken")
 
+    def _begin(self, work: list[Coroutine[Any, Any, None]]) -> int:
+        """Run each of these in a task; returns how many they are."""
+        for one in work:
+            task = asyncio.create_task(one)
+            task.add_done_callback(lambda _: self._engine.load.stepped.set())
+            self._rollouts.add(task)
+        return len(work)
+
     def _free(self) -> int:
-        """Tickets to take now: what the engine has room for, unless a whole batch of it waits to be verified."""
+        """Groups to begin now: what the engine has room for, unless a whole batch of it waits to be verified."""
         limit = max(1, self._settings.actor.max_sequences // self._settings.sampling.group_size)
-        return min(self._engine.room(len(self._held) - self._verifying), limit - self._verifying)
+        given = len(self._held) - self._verifying + self._rounds.sampling
+        return min(self._engine.room(given), limit - self._verifying - self._rounds.verifying)
 
     def _raise_failures(self) -> None:
         for task in [task for task in self._rollouts if task.done()]:
@@ -170,56 +183,23 @@ class Actor:
             task.result()
 
     async def _roll_out(self, ticket: Ticket) -> None:
-        problem, prompt_ids = await self._problem(ticket.problem_id)
+        problem, prompt_ids = await self._problems.get(ticket.problem_id)
         samples = await self._engine.generate(prompt_ids, problem.max_completion_tokens)
         self._verifying += 1
         try:
-            completions = await self._judged(problem, samples)
-            group = RolloutGroup(ticket.id, problem.id, prompt_ids, completions)
-            self._check_errors(completions)
-            await self._store.commit(self._settings.name, group)
+            judged = await self._judge.judge(problem, samples)
+            completions = tuple(
+                Completion(made.token_ids, made.logprobs, made.spans, one.reward, one.verdict, made.finish_reason)
+                for made, one in zip(samples, judged, strict=True)
+            )
+            await self._store.commit(self._settings.name, RolloutGroup(ticket.id, problem.id, prompt_ids, completions))
         finally:
             self._verifying -= 1
         del self._held[ticket.id]
 
-    async def _problem(self, problem_id: str) -> tuple[Problem, np.ndarray]:
-        if problem_id not in self._problems:
-            found = await self._store.problem(problem_id)
-            if found is None:
-                raise VergeError(f"a ticket names problem {problem_id!r}, which the store does not have")
-            sampling, actor = self._settings.sampling, self._settings.actor
-            prompts = encode_prompts([found[0]], self._tokenizer, actor.context_tokens, sampling.max_completion_tokens)
-            self._problems[problem_id] = found[0], prompts[problem_id]
-            if len(self._problems) > KEPT_PROBLEMS:
-                del self._problems[next(iter(self._problems))]
-            return found[0], prompts[problem_id]
-        return self._problems[problem_id]
-
-    async def _judged(self, problem: Problem, samples: list[Sample]) -> tuple[Completion, ...]:
-        async with self._turn:  # one group in a round of the event loop: short completions end many at once
-            await asyncio.sleep(0)
-        if answers_at_once(problem.verifier):  # tasks that never wait would cost more than what they do
-            return tuple([await self._judge(problem, sample) for sample in samples])
-        return tuple(await asyncio.gather(*(self._judge(problem, sample) for sample in samples)))
-
-    async def _judge(self, problem: Problem, sample: Sample) -> Completion:
-        if sample.complete:
-            text = self._tokenizer.decode(sample.token_ids.tolist(), skip_special_tokens=True)
-            reward, verdict = await self._verifiers.verify(problem, text, sample.finish_reason)
-        else:
-            reward, verdict = 0.0, Verdict.ERROR
-        return Completion(sample.token_ids, sample.logprobs, sample.spans, reward, verdict, sample.finish_reason)
-
-    def _check_errors(self, completions: tuple[Completion, ...]) -> None:
-        self._completions += len(completions)
-        self._tokens += sum(len(completion.token_ids) for completion in completions)
-        self._errors += sum(completion.verdict is Verdict.ERROR for completion in completions)
-        share, limit = self._errors / self._completions, self._settings.actor.max_error_share
-        if self._completions >= 64 and share > limit:
-            raise VergeError(
-                f"{self._errors} of {self._completions} completions ended in an error of the verifier or the engine,"
-                f" more than actor.max_error_share = {limit:g}; the last: {self._verifiers.last_error or 'abort'}"
-            )
+    async def _find(self, problem_id: str) -> Problem | None:
+        found = await self._store.problem(problem_id)
+        return None if found is None else found[0]
 
     async def _follow_weights(self) -> None:
         """Load what the learner announces. What cannot be read is said, and the weights that are there go on serving,
@@ -228,7 +208,9 @@ class Actor:
         Raises:
             VergeError: it is.
         """
+        await self._evaluate_if_due()
         while True:
+            await self._stay_for_evaluation()
             try:
                 snapshot = await self._snapshots.newest(self._engine.version, block_ms=500)
             except CannotRead as error:
@@ -241,6 +223,7 @@ class Actor:
                         f" admission.max_lag = {limit}: nothing that it generates would be trained on"
                     ) from None
                 say(f"goes on with version {self._engine.version}: {error}")
+                self._catch_up()
                 await self._store.wait_manifest(version, block_ms=int(1000 * TRY_AGAIN_S))
                 continue
             if snapshot is not None:
@@ -252,6 +235,26 @@ class Actor:
                     f"version {manifest.version} ({manifest.format}, {manifest.bytes / 1e6:.3g} MB) loaded "
                     f"{time.time() - manifest.time_s:.1f} s after it was written; paused for {1e3 * paused_s:.0f} ms"
                 )
+                self._catch_up()
+                await self._evaluate_if_due()
+
+    async def _evaluate_if_due(self) -> None:
+        if not self._draining.is_set():
+            await self._rounds.begin_if_due(self._engine.version)
+
+    async def _stay_for_evaluation(self) -> None:
+        """Return once there are newer weights and no round under way."""
+        while self._rounds.version is not None:
+            self._snapshots.reads_from = None  # all is loaded: the learner need not keep it for us
+            newer = await self._store.wait_manifest(self._engine.version, block_ms=500)
+            if newer is not None and self._rounds.version is not None:
+                self._behind = True
+                await self._rounds.over()
+
+    def _catch_up(self) -> None:
+        """Take tickets again, with the weights that are loaded now."""
+        self._behind = False
+        self._engine.load.stepped.set()
 
     async def _keep_alive(self) -> None:
         """Heartbeat, leases, the engine's pulse, and the end of the run."""
@@ -266,14 +269,15 @@ class Actor:
             beat = {
                 **({} if reads_from is None else {"reads_from": reads_from}),
                 **({"wants_full": True} if self._wants_full else {}),
+                **({} if self._rounds.version is None else {"evaluating": self._rounds.version}),
                 "engine": "vllm",
                 "version": self._engine.version,
                 "tickets": len(self._held),
                 "verifying": self._verifying,
-                "tokens_per_s": round((self._tokens - tokens) / (now - at), 1),
-                "tokens": self._tokens,
-                "completions": self._completions,
-                "errors": self._errors,
+                "tokens_per_s": round((self._judge.tokens - tokens) / (now - at), 1),
+                "tokens": self._judge.tokens,
+                "completions": self._judge.completions,
+                "errors": self._judge.errors,
                 "update_s": round(self._update_s, 3),
                 "idle_s": round(self._idle_s, 1),
                 "up_s": round(now - self._began, 1),
@@ -282,16 +286,12 @@ class Actor:
             await self._store.beat(self._settings.name, beat)
             if self._observe is not None:
                 self._observe(beat)
-            tokens, at = self._tokens, now
+            tokens, at = self._judge.tokens, now
             if now - renewed > self._settings.lease_s / 3:
                 await self._store.renew(self._settings.name, list(self._held.values()))
+                await self._rounds.renew()
                 renewed = now
             phase, reason = await self._store.phase()
             if phase in ("done", "failed"):
                 say(f"the run is {phase}{': ' + reason if reason else ''}")
                 self._draining.set()
-
-
-def say(message: str) -> None:
-    """One line to the log of this process."""
-    print(f"actor: {message}", file=sys.stderr, flush=True)

@@ -5,7 +5,8 @@ import time
 from dataclasses import replace
 
 from actors.engine import Engine
-from actors.loop import SAY_WHY_EVERY_S, Actor, ActorSettings, Observe, say
+from actors.log import SAY_WHY_EVERY_S, say
+from actors.loop import Actor, ActorSettings, Observe
 from actors.settings import engine_settings
 from actors.weights import Snapshots, scratch_folder
 from store.client import Store

@@ -1,6 +1,6 @@
 """From problems to prompt ids, once; what is sent to the engine is what is stored and trained on."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,41 @@ from numpy.typing import NDArray
 
 from store.errors import VergeError
 from store.wire import Problem
+
+KEPT_PROBLEMS = 4096
+"""Problems whose text an actor keeps, encoded; another comes from the store again."""
+
+
+class EncodedProblems:
+    """Problems of a store with their prompt ids int32 [P], which are kept for a while."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Awaitable[Problem | None]],
+        tokenizer: Any,
+        context_tokens: int,
+        max_completion_tokens: int,
+    ) -> None:
+        """`find`: a problem by its id, None where the store does not have it; the others as of `encode_prompts`."""
+        self._find = find
+        self._limits = (tokenizer, context_tokens, max_completion_tokens)
+        self._kept: dict[str, tuple[Problem, NDArray[np.int32]]] = {}
+
+    async def get(self, problem_id: str) -> tuple[Problem, NDArray[np.int32]]:
+        """A problem and its prompt.
+
+        Raises:
+            VergeError: the store does not have it, or as `encode_prompts`.
+        """
+        if problem_id not in self._kept:
+            problem = await self._find(problem_id)
+            if problem is None:
+                raise VergeError(f"problem {problem_id!r} is asked for, which the store does not have")
+            prompts = encode_prompts([problem], *self._limits)
+            if len(self._kept) >= KEPT_PROBLEMS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[problem_id] = problem, prompts[problem_id]
+        return self._kept[problem_id]
 
 
 def encode_prompts(

@@ -269,6 +269,8 @@ class Planner:
                 f"step {self.step + 1} has {have} of {wanted} groups and will never have more: {self._held}, and groups"
                 " that were trained on stay until a checkpoint; raise it or lower learner.checkpoint_every"
             )
+        if now - self._last_arrival > stall_s and self._line.call(self._line.store.round_under_way()):
+            self._last_arrival = now  # an actor that evaluates takes no ticket once there are newer weights
         if now - self._last_arrival > stall_s:
             raise VergeError(
                 f"no group arrived for {now - self._last_arrival:.0f} s (learner.stall_s = {stall_s:g}) while"
@@ -280,6 +282,8 @@ class Planner:
 
     def _why(self, pending: int, leased: int, gates: Gates) -> str:
         since = f"{len(self._arrived)} groups arrived since the last step"
+        if self._line.call(self._line.store.round_under_way()):
+            since += ", and an actor evaluates"
         beats = self._line.call(self._line.store.actors()).values()
         if all(beat.get("engine") == "starting" for beat in beats):
             return f"no actor has started yet ({pending} tickets wait)"

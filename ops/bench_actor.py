@@ -165,6 +165,7 @@ class _Bench:
             actor=config.actor,
             sampling=config.sampling,
             verifier=config.verifier,
+            evaluation=config.evaluation,
             seed=config.seed,
         )
 

@@ -6,11 +6,11 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from actors.config import ActorConfig, EvaluationConfig, ProblemsConfig, SamplingConfig, VerifierConfig
 from gating import advantages
 from learner.config import (
     AdmissionConfig,
@@ -34,27 +34,6 @@ class ModelConfig(Section):
 
     path: str
     """A Hugging Face folder, a hub id, `tiny` (built on first use) or `smollm2` (converted on first use)."""
-
-
-class EvaluationConfig(Section):
-    """How base and trained model are compared on held-out problems."""
-
-    method: Literal["exact", "sampled", "off"] = "exact"
-    """`exact` teacher-forces every valid answer (built-in families that enumerate them); `sampled` draws
-    completions with vLLM and uses the unbiased estimator; `off` compares nothing."""
-    k: tuple[Annotated[int, Field(ge=1)], ...] = Field((1, 8, 16, 64), min_length=1)
-    """The k of pass@k that are reported."""
-    samples_per_problem: int = Field(64, ge=1)
-    """Completions per held-out problem and model, when sampled. No pass@k above it can be reported."""
-
-    @model_validator(mode="after")
-    def _enough_samples(self) -> Self:
-        if self.method == "sampled" and max(self.k) > self.samples_per_problem:
-            raise ValueError(
-                f"k holds {max(self.k)}, but samples_per_problem is {self.samples_per_problem}: pass@k cannot be "
-                "estimated from fewer than k samples; raise samples_per_problem or lower k"
-            )
-        return self
 
 
 class RunConfig(Section):

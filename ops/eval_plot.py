@@ -9,7 +9,8 @@ import numpy as np
 
 from gating import passk
 from ops.atlas import FAILURE, PATH, SLOPE, SUCCESS, check_drawable
-from ops.tally import Subject, Tally, compare_tallies
+from ops.tally import Subject, compare_tallies
+from store.evaluations import Tally
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,23 +3,24 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actors.config import SamplingConfig
 from actors.engine import Engine
+from actors.judging import Count, Judge
 from actors.prompts import encode_prompts
 from actors.settings import engine_settings
 from actors.verifiers import Verifiers
 from ops.config import RunConfig
 from ops.models import resolve_model
 from ops.prepare import load_tokenizer
-from ops.tally import Subject, Tally, TallyFile, problems_digest
+from ops.tally import Subject, TallyFile, problems_digest
 from store.errors import VergeError
+from store.evaluations import Tally
 from store.snapshots import sha256_of
-from store.wire import Problem, Verdict
+from store.wire import Problem
 
 
 def evaluate_model(
@@ -79,13 +80,14 @@ async def _sample(
     prompts = encode_prompts(problems, tokenizer, config.actor.context_tokens, sampling.max_completion_tokens)
     verifiers = Verifiers(config.verifier)
     verifiers.check(problems)
+    judge = Judge(verifiers, tokenizer)
     engine = await Engine.start(engine_settings(folder, 0, folder, tokenizer, config.actor, sampling, config.seed))
     # Enough problems at once to fill the engine, and one to queue: what is stopped loses no more than these.
     at_once = asyncio.Semaphore(1 + -(-config.actor.max_sequences // sampling.group_size))
 
     async def one(problem: Problem) -> None:
         async with at_once:
-            file.add(await sampled(engine, problem, prompts[problem.id], verifiers, tokenizer))
+            file.add(await sampled(engine, problem, prompts[problem.id], judge))
             progress(len(file.done))
 
     try:
@@ -99,29 +101,9 @@ async def _sample(
         await engine.close()
 
 
-async def sampled(
-    engine: Engine, problem: Problem, prompt_ids: NDArray[np.int32], verifiers: Verifiers, tokenizer: Any
-) -> Tally:
+async def sampled(engine: Engine, problem: Problem, prompt_ids: NDArray[np.int32], judge: Judge) -> Tally:
     """Sample and judge one problem's completions, within its own limits where it has any. prompt_ids: int32 [P]."""
     samples = await engine.generate(prompt_ids, problem.max_completion_tokens)
-    drawn = [sample for sample in samples if sample.complete]
-    texts = [str(tokenizer.decode(sample.token_ids, skip_special_tokens=True)) for sample in drawn]
-    judged = await asyncio.gather(
-        *(
-            verifiers.verify(problem, text, sample.finish_reason)
-            for text, sample in zip(texts, drawn, strict=True)
-        )
-    )  # fmt: skip
-    verdicts = [verdict for _, verdict in judged]
-    counted = [sample for sample, verdict in zip(drawn, verdicts, strict=True) if verdict is not Verdict.ERROR]
-    right = [text for text, verdict in zip(texts, verdicts, strict=True) if verdict is Verdict.CORRECT]
-    return Tally(
-        id=problem.id,
-        n=len(counted),
-        correct=len(right),
-        distinct=len(set(right)),
-        truncated=sum(verdict is Verdict.TRUNCATED for verdict in verdicts),
-        errors=len(samples) - len(counted),
-        tokens=sum(len(sample.token_ids) for sample in counted),
-        surprisal=-float(sum(sample.logprobs.sum() for sample in counted)),
-    )
+    count = Count(problem.id)
+    count.add(samples, await judge.judge(problem, samples))
+    return count.tally

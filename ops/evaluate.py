@@ -62,6 +62,7 @@ async def _sample(
     from transformers import AutoTokenizer
 
     from actors.engine import Engine
+    from actors.judging import Judge
     from actors.prompts import encode_prompts
     from actors.settings import engine_settings
     from actors.verifiers import Verifiers
@@ -72,6 +73,7 @@ async def _sample(
     tokenizer = AutoTokenizer.from_pretrained(base)
     prompts = encode_prompts(problems, tokenizer, config.actor.context_tokens, sampling.max_completion_tokens)
     verifiers = Verifiers(config.verifier)
+    judge = Judge(verifiers, tokenizer)
     engine = await Engine.start(engine_settings(base, 0, base, tokenizer, config.actor, sampling, config.seed))
     try:
         evaluations = []
@@ -80,7 +82,7 @@ async def _sample(
                 await engine.update(version, model)
 
             tallies = await asyncio.gather(
-                *(sampled(engine, problem, prompts[problem.id], verifiers, tokenizer) for problem in problems)
+                *(sampled(engine, problem, prompts[problem.id], judge) for problem in problems)
             )
             counts = np.array([(tally.n, tally.correct) for tally in tallies], dtype=np.int64)
             if counts[:, 0].min() < max(config.evaluation.k):

@@ -35,6 +35,11 @@ def prepare(config: RunConfig) -> Prepared:
     model, named = resolve_model(config.model.path), config.objective.reference
     reference = None if named is None else resolve_model(named, "objective.reference")
     problems = load_problems(config.problems)
+    if config.evaluation.every and not len(problems.held_out):
+        raise VergeError(
+            f"evaluation.every is {config.evaluation.every}, but {config.problems.source} holds out no problem to"
+            " measure with: set problems.held_out_count, or evaluation.every to 0"
+        )
     check_fit(config, model, chain(problems.train, problems.held_out))
     return Prepared(model, problems, reference)
 
@@ -76,7 +81,8 @@ def check_fit(config: RunConfig, model: Path, problems: Iterable[Problem]) -> No
 async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> None:
     """Create the run in the store, or check that the run that is there is this one, and add its problems.
 
-    A new run's base model is announced as version 0 at once, so that actors load it while the learner starts.
+    Those held out are added only where actors evaluate on them while the run trains. A new run's base model is
+    announced as version 0 at once, so that actors load it while the learner starts.
     """
     await store.open_run(
         {
@@ -88,6 +94,8 @@ async def enter_store(store: Store, config: RunConfig, prepared: Prepared) -> No
     )
     await store.set_limits(config.store.max_groups, config.store.max_payload_mib << 20)
     await store.add_problems(prepared.problems.train)
+    if config.evaluation.every:
+        await store.add_held_out(prepared.problems.held_out)
     if await store.manifest() is None:
         from learner.publish import manifest_of
 

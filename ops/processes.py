@@ -113,6 +113,7 @@ def run_actor_process(run: Path, name: str | None, overrides: Sequence[str] = ()
         actor=config.actor,
         sampling=config.sampling,
         verifier=config.verifier,
+        evaluation=config.evaluation,
         # Two actors, or one that was restarted, must not repeat each other's samples.
         seed=secrets.randbits(31),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.config import ActorConfig, SamplingConfig, VerifierConfig
+from actors.config import ActorConfig, EvaluationConfig, SamplingConfig, VerifierConfig
 from actors.engine import Sample
 from actors.load import Load
 from actors.loop import Actor, ActorSettings
@@ -52,11 +52,13 @@ class ScriptedEngine:
     def room(self, given: int) -> int:
         return self.load.room(self._size * given)
 
-    async def generate(self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None) -> list[Sample]:
+    async def generate(
+        self, prompt_ids: NDArray[np.int32], max_tokens: int | None = None, count: int | None = None
+    ) -> list[Sample]:
         await asyncio.sleep(_TOKEN_S * self._rng.exponential())
         logprobs, spans = np.full(2, -0.5, np.float32), (Span(self.version, 0, 2),)
-        solved = self._rng.random(self._size) < SOLVE_RATE
-        self.load.tokens += 2 * self._size
+        solved = self._rng.random(count or self._size) < SOLVE_RATE
+        self.load.tokens += 2 * len(solved)
         return [Sample(self._right if right else self._wrong, logprobs, spans, "stop") for right in solved]
 
     async def update(self, version: int, weights: Path) -> float:
@@ -91,6 +93,7 @@ async def _act(place: Place, sampling: SamplingConfig) -> None:
         actor=ActorConfig(max_sequences=SEQUENCES, context_tokens=32),
         sampling=sampling,
         verifier=VerifierConfig(),
+        evaluation=EvaluationConfig(),
         seed=0,
     )
     tokenizer = load_tokenizer(place.model)

@@ -7,33 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from gating import passk
 from ops.runfolder import write_atomically
 from store.errors import VergeError
+from store.evaluations import Tally
+from store.scores import changed, gains, scores
 from store.wire import Problem
 
 FORMAT = 1
 _SUBJECT = b"verge.subject"
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """One problem's completions. `n` of them were judged, `errors` were not (the verifier's or the engine's fault).
-
-    `distinct` counts the different texts among the `correct`; `tokens` those of the judged; `surprisal` is
-    −Σ log μ(token) over them in nats, whose mean is an unbiased estimate of the token entropy.
-    """
-
-    id: str
-    n: int
-    correct: int
-    distinct: int
-    truncated: int
-    errors: int
-    tokens: int
-    surprisal: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,25 +140,13 @@ def report(subject: Subject, tallies: Sequence[Tally], ks: Sequence[int]) -> dic
     Raises:
         VergeError: a problem has fewer judged completions than the largest k.
     """
-    n, c = _column(tallies, "n"), _column(tallies, "correct")
-    if n.min() < max(ks):
-        worst = tallies[int(n.argmin())]
+    worst = min(tallies, key=lambda tally: tally.n)
+    if worst.n < max(ks):
         raise VergeError(
             f"problem {worst.id} has only {worst.n} judged completions ({worst.errors} errors), too few for "
             f"pass@{max(ks)}; mend the verifier and run the same command again, or lower --k"
         )
-    mean, error = passk.curve(n, c, np.asarray(ks))
-    tokens, total = _column(tallies, "tokens").sum(), n.sum()
-    return {
-        **asdict(subject),
-        "pass_at_k": [{"k": k, "mean": float(m), "se": float(e)} for k, m, e in zip(ks, mean, error, strict=True)],
-        "solved": int((c > 0).sum()),
-        "distinct_right_answers": float(_column(tallies, "distinct").mean()),
-        "mean_tokens": float(tokens / total),
-        "entropy": float(_column(tallies, "surprisal").sum() / max(tokens, 1)),
-        "truncated_share": float(_column(tallies, "truncated").sum() / total),
-        "error_share": float(_column(tallies, "errors").sum() / (total + _column(tallies, "errors").sum())),
-    }
+    return asdict(subject) | scores(tallies, ks)
 
 
 def check_comparable(evaluated: tuple[Subject, Mapping[str, Tally]], problems: str, ks: Sequence[int]) -> None:
@@ -217,23 +187,14 @@ def compare_tallies(
     check_comparable(after, before[0].problems, ks)
     ids = sorted(after[1])
     old, new = [before[1][i] for i in ids], [after[1][i] for i in ids]
-    gains = []
-    for k in ks:
-        was, is_now = [passk.pass_at_k(_column(side, "n"), _column(side, "correct"), k) for side in (old, new)]
-        gain, error = passk.paired_difference(is_now, was)
-        gains.append({"k": k, "before": float(was.mean()), "after": float(is_now.mean()), "gain": gain, "se": error})
-    pairs = list(zip(old, new, strict=True))
+    solved, lost = changed(old, new)
     return {
-        "gains": gains,
-        "newly_solved": [_changed(b, a) for a, b in pairs if a.correct == 0 < b.correct],
-        "newly_lost": [_changed(a, b) for a, b in pairs if b.correct == 0 < a.correct],
+        "gains": gains(old, new, ks),
+        "newly_solved": [_changed(new[i], old[i]) for i in solved],
+        "newly_lost": [_changed(old[i], new[i]) for i in lost],
     }
 
 
 def _changed(solved: Tally, unsolved: Tally) -> dict[str, Any]:
     chance = float(passk.second_half_only(solved.n, solved.correct)) if solved.n == unsolved.n else None
     return {"id": solved.id, "correct": solved.correct, "n": solved.n, "chance": chance}
-
-
-def _column(tallies: Sequence[Tally], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([getattr(tally, name) for tally in tallies], dtype=np.float64)

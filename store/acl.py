@@ -20,10 +20,10 @@ _CONNECT = (
 )
 _READ = ("get", "hget", "hmget", "hgetall", "lrange", "smembers", "xrange", "xrevrange", "xread", "xlen", "xpending",
          "xinfo|stream")  # fmt: skip
-_ROLL_OUT = ("hget", "hmget", "xrange", "xrevrange", "xread", "xpending", "xinfo|groups", "evalsha", "set", "persist",
-             "unlink", "hset", "hincrby", "sadd", "xadd", "xack", "xdel", "xclaim", "xautoclaim",
-             "xreadgroup")  # fmt: skip
-_TRAIN = ("exists", "del", "hdel", "scard", "hsetnx", "rpush", "srem", "srandmember", "pexpire", "multi", "exec",
+_ROLL_OUT = ("get", "hget", "hmget", "lrange", "xrange", "xrevrange", "xread", "xpending", "xinfo|groups", "evalsha",
+             "set", "persist", "del", "unlink", "hset", "hincrby", "sadd", "xadd", "xack", "xdel", "xclaim",
+             "xautoclaim", "xreadgroup")  # fmt: skip
+_TRAIN = ("exists", "hdel", "scard", "hsetnx", "rpush", "srem", "srandmember", "pexpire", "multi", "exec",
           "xgroup|create", "xsetid")  # fmt: skip
 
 _COMMANDS: dict[Role, tuple[str, ...]] = {
@@ -36,8 +36,8 @@ _COMMANDS: dict[Role, tuple[str, ...]] = {
 def rules(keys: Keys, role: Role) -> list[str]:
     """The rules of a role on one run, without a password: no other key, no other command.
 
-    reader: asks, changes nothing. actor: takes tickets, commits groups, sends heartbeats; it can change neither
-    weights nor meta, and reads no payload. learner: everything in the run, as `verge up` needs it.
+    reader: asks, changes nothing. actor: takes tickets, commits groups, evaluates, sends heartbeats; it can change
+    neither weights nor meta, and reads no payload. learner: everything in the run, as `verge up` needs it.
     """
     commands = sorted(set(_COMMANDS[role]))
     return ["resetkeys", "resetchannels", "nocommands", *_patterns(keys, role), *(f"+{name}" for name in commands)]
@@ -63,10 +63,11 @@ def _patterns(keys: Keys, role: Role) -> list[str]:
         return [f"%R~{everything}", f"%R~{payloads}"]
     if role == "learner":
         return [f"~{everything}", f"~{payloads}"]
-    written = (keys.tickets, keys.counters, keys.refused, keys.groups, keys.live, keys.actors,
-               keys.problem("*"), keys.group("*"))  # fmt: skip
+    written = (keys.tickets, keys.counters, keys.refused, keys.groups, keys.live, keys.actors, keys.evaluating,
+               keys.evaluations, keys.problem("*"), keys.group("*"))  # fmt: skip
+    read = (keys.meta, keys.weights_log, keys.held_out, keys.held_out_problem("*"))
     return [
         *(f"~{name}" for name in written),
-        *(f"%R~{name}" for name in (keys.meta, keys.weights_log)),
+        *(f"%R~{name}" for name in read),
         f"%W~{payloads}",
     ]

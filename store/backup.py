@@ -1,7 +1,8 @@
 """A run's facts out of the store into one file, and back into an empty run, of this store or of another.
 
-Not in the file: what belongs to live processes (the learner's lock, leases, the deliveries of a ticket) and what is on
-disk already (weights, checkpoints). A ticket that was leased is open again in the imported run.
+Not in the file: what belongs to live processes (the learner's lock, the evaluation that is under way, leases, the
+deliveries of a ticket) and what is on disk already (weights, checkpoints). A ticket that was leased is open again in
+the imported run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,11 @@ from redis import exceptions
 from store.client import Store
 from store.errors import VergeError
 from store.keys import Keys
-from store.problems import FACTS, TEXT, chunks
+from store.problems import FACTS, TEXT, chunks, rows
 from store.runs import CONSUMERS
 from store.statefile import StateWriter, check_state, read_state
 
-_LOGS = ("groups", "refused", "weights_log", "dynamics_log")
+_LOGS = ("groups", "refused", "weights_log", "dynamics_log", "evaluations")
 _HASHES = ("counters", "used_at", "weights", "dynamics", "actors", "meta")
 _ENTRIES = 1000
 _RECORDS = 500
@@ -49,6 +50,10 @@ async def export_run(store: Store, path: Path) -> int:
             texts = await store.problem_rows(ids, TEXT)
             for problem_id, text, (_, facts) in zip(ids, texts, chunk, strict=True):
                 out.write("problem", problem_id, [*text[:-1], *facts, text[-1]])
+        held_out = await store.held_out_ids()  # to which problems are only ever appended
+        texts = await rows(store.link, [keys.held_out_problem(name) for name in held_out], TEXT)
+        for problem_id, text in zip(held_out, texts, strict=True):
+            out.write("held_out", problem_id, text)
         for group_id, fields in groups:
             out.write("group", group_id.decode(), fields)
         out.write("tickets", newest_ticket.decode(), tickets)
@@ -139,7 +144,8 @@ async def _claim(store: Store, checksum: str) -> None:
     if begun is None and await redis.exists(keys.meta, keys.problems, keys.tickets, keys.groups):
         raise VergeError(f"run {keys.run!r} is not empty; import into a run of another name, or into an empty store")
     await redis.set(keys.importing, checksum)
-    await redis.unlink(keys.problems, keys.tickets, keys.live, *(getattr(keys, name) for name in (*_LOGS, *_HASHES)))
+    lists = (keys.problems, keys.held_out, keys.tickets, keys.live)
+    await redis.unlink(*lists, *(getattr(keys, name) for name in (*_LOGS, *_HASHES)))
 
 
 def _put(pipe: Any, keys: Keys, kind: str, name: str, value: Any) -> None:
@@ -155,6 +161,9 @@ def _put(pipe: Any, keys: Keys, kind: str, name: str, value: Any) -> None:
                   for item in (field, stored)]  # fmt: skip
         pipe.hset(keys.problem(name), items=fields)
         pipe.rpush(keys.problems, name)
+    elif kind == "held_out":
+        pipe.hset(keys.held_out_problem(name), items=[item for pair in zip(TEXT, value, strict=True) for item in pair])
+        pipe.rpush(keys.held_out, name)
     elif kind == "group":
         pipe.hset(keys.group(name), items=value)
         pipe.sadd(keys.live, name)

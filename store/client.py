@@ -3,6 +3,7 @@
 from typing import Self
 
 from store.errors import VergeError
+from store.evaluations import Evaluations
 from store.groups import Groups
 from store.keys import Keys
 from store.link import Link
@@ -30,7 +31,7 @@ class Store:
     Errors that a person must remove are VergeErrors. An absent server is waited for, aloud, for `patience_s`.
     """
 
-    def __init__(self, link: Link, keys: Keys, tickets: Tickets) -> None:
+    def __init__(self, link: Link, keys: Keys, tickets: Tickets, evaluations: Evaluations) -> None:
         self.link = link
         self.keys = keys
         self._tickets = tickets
@@ -55,6 +56,9 @@ class Store:
         self.problem_ids = problems.problem_ids
         self.problem_facts = problems.problem_facts
         self.problem_rows = problems.problem_rows
+        self.add_held_out = problems.add_held_out
+        self.held_out_ids = problems.held_out_ids
+        self.held_out_problem = problems.held_out_problem
 
         self.issue = tickets.issue
         self.room = tickets.room
@@ -77,6 +81,13 @@ class Store:
         self.use = groups.use
         self.retire = groups.retire
         self.rollback = groups.rollback
+
+        self.claim_round = evaluations.claim_round
+        self.renew_round = evaluations.renew_round
+        self.give_round_back = evaluations.give_round_back
+        self.finish_round = evaluations.finish_round
+        self.round_under_way = evaluations.round_under_way
+        self.rounds = evaluations.rounds
 
         weights = Weights(link, keys)
         self.announce = weights.announce
@@ -105,7 +116,7 @@ class Store:
         Args:
             url: redis://[user@]host:port/db, rediss:// for TLS, or unix://path;
                 any node of a cluster, which is then followed.
-            lease_s: seconds after which a ticket that is not renewed goes to another actor.
+            lease_s: seconds after which a ticket, or an evaluation round, that is not renewed goes to another actor.
             patience_s: seconds for which an absent server is waited for.
             payload_ttl_s: seconds after which the payload of an unfinished commit is forgotten.
             max_deliveries: actors that may fail on a ticket before it is set aside as poison.
@@ -125,7 +136,8 @@ class Store:
         except BaseException:
             await link.close()
             raise
-        return cls(link, keys, Tickets(link, keys, lease_s, payload_ttl_s, max_deliveries))
+        tickets = Tickets(link, keys, lease_s, payload_ttl_s, max_deliveries)
+        return cls(link, keys, tickets, Evaluations(link, keys, lease_s))
 
     async def close(self) -> None:
         """Close the connections. What was acknowledged is in the store already."""

@@ -24,6 +24,8 @@ class Keys:
         """Hash: schema, fingerprint, gamma, group_size, phase, reason."""
         self.problems = prefix + "problems"
         """List: problem ids in the order in which they were added."""
+        self.held_out = prefix + "held_out"
+        """List: ids of the problems that are never trained on, in the order in which they were added."""
         self.tickets = prefix + "tickets"
         """Stream + consumer group: an entry exists exactly while its ticket has not ended."""
         self.issued = prefix + "issued"
@@ -48,6 +50,10 @@ class Keys:
         """Hash: what the learner last read from training."""
         self.dynamics_log = prefix + "dynamics:log"
         """Capped stream: the same, with history."""
+        self.evaluations = prefix + "evaluations"
+        """Capped stream: finished evaluation rounds; the entry id is `<version>-1`, so versions can only rise."""
+        self.evaluating = prefix + "evaluating"
+        """String with expiry: the token of the one evaluation round that is under way."""
         self.learner = prefix + "learner"
         """String with expiry: the token of the one live learner."""
         self.importing = prefix + "importing"
@@ -58,6 +64,10 @@ class Keys:
     def problem(self, problem_id: str) -> str:
         """Hash: one problem's text and facts."""
         return f"{self.prefix}problem:{problem_id}"
+
+    def held_out_problem(self, problem_id: str) -> str:
+        """Hash: the text of one held-out problem. No ticket can name it: tickets are for the other problems."""
+        return f"{self.prefix}held_out:{problem_id}"
 
     def group(self, group_id: str) -> str:
         """Hash: one live group's index facts, uses, steps at which it was drawn, payload id, and the log-probs of its

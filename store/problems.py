@@ -1,7 +1,7 @@
-"""Problems: their text is immutable, their facts only ever grow by commits."""
+"""Problems: their text is immutable, their facts only ever grow by commits. Those held out have no such facts."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -36,9 +36,20 @@ class Problems:
             VergeError: an id is empty, too long, or not Unicode text; a problem cannot be written as JSON; or the run
                 has a problem of the same id with other content.
         """
+        return await self._add(self._keys.problems, self._keys.problem, problems)
+
+    async def add_held_out(self, problems: Iterable[Problem]) -> int:
+        """Add problems to measure with, apart from those that are trained on: no ticket can name one.
+
+        Raises:
+            VergeError: as `add_problems`.
+        """
+        return await self._add(self._keys.held_out, self._keys.held_out_problem, problems)
+
+    async def _add(self, listed: str, key_of: Callable[[str], str], problems: Iterable[Problem]) -> int:
         added = 0
         for batch in in_batches(map(_texts, problems)):
-            keys = [self._keys.problems, *(self._keys.problem(problem_id) for problem_id, *_ in batch)]
+            keys = [listed, *(key_of(problem_id) for problem_id, *_ in batch)]
             reply = await self._link.run("add_problems", keys, [text for texts in batch for text in texts])
             if reply[0] < 0:
                 raise VergeError(
@@ -54,12 +65,17 @@ class Problems:
         row = await self._link.call(lambda redis: redis.hmget(self._keys.problem(problem_id), fields))
         if row[0] is None:
             return None
-        prompt, verifier, answer, tags, limits = ((value or b"{}").decode() for value in row[: len(TEXT)])
-        problem = Problem(
-            problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags)),
-            **json.loads(limits),  # a problem that was added before there were limits has none
-        )  # fmt: skip
-        return problem, _facts(row[len(TEXT) :])
+        return _problem(problem_id, row[: len(TEXT)]), _facts(row[len(TEXT) :])
+
+    async def held_out_problem(self, problem_id: str) -> Problem | None:
+        """A problem to measure with; None when the run does not have it."""
+        row = await self._link.call(lambda redis: redis.hmget(self._keys.held_out_problem(problem_id), TEXT))
+        return None if row[0] is None else _problem(problem_id, row)
+
+    async def held_out_ids(self) -> list[str]:
+        """The ids of the problems to measure with, in the order in which they were added."""
+        found = await self._link.call(lambda redis: redis.lrange(self._keys.held_out, 0, -1))
+        return [problem_id.decode() for problem_id in found]
 
     async def problem_ids(self, start: int = 0, count: int | None = None) -> list[str]:
         """The ids of the problems from number `start` on, at most `count`, in the order in which they were added."""
@@ -126,6 +142,15 @@ def _texts(problem: Problem) -> tuple[str, ...]:
         raise VergeError(f"problem {problem.id[:40]!r} cannot be stored as JSON text: {error}") from error
     problem_id, prompt, answer, tags, held_to, verifier = texts
     return problem_id, prompt, verifier, answer, tags, held_to
+
+
+def _problem(problem_id: str, row: Sequence[bytes | None]) -> Problem:
+    # A problem that was added before there were limits has none.
+    prompt, verifier, answer, tags, limits = ((value or b"{}").decode() for value in row)
+    return Problem(
+        problem_id, _prompt(json.loads(prompt)), verifier, json.loads(answer), tuple(json.loads(tags)),
+        **json.loads(limits),
+    )  # fmt: skip
 
 
 def _prompt(value: Any) -> str | tuple[Message, ...]:

@@ -1,6 +1,6 @@
 #!lua
 -- Add problems, each once; all of this call or, when one differs from what is stored, none.
--- KEYS: problems, then each problem   ARGV: per problem: id, prompt, verifier, answer, tags, limits
+-- KEYS: problems (or held_out), then each problem   ARGV: per problem: id, prompt, verifier, answer, tags, limits
 -- Returns {how many were new}, or {-1, id, field} of the first that differs.
 local fields = {'prompt', 'verifier', 'answer', 'tags', 'limits'}
 local fresh = {}

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from actors.config import ActorConfig, EvaluationConfig, ProblemsConfig, SamplingConfig, VerifierConfig
 from actors.loop import Actor, ActorSettings
 from actors.problems import load_problems
 from actors.prompts import encode_prompts
@@ -45,7 +45,7 @@ class Stage:
         self._where = (server.url, run, server.password)
         settings = ActorSettings(
             name="tested", run=run, store_url=server.url, store_password=server.password, lease_s=60.0, patience_s=10.0,
-            payload_ttl_s=3600, max_lag=1, model=live.model, seed=0,
+            payload_ttl_s=3600, max_lag=1, model=live.model, seed=0, evaluation=EvaluationConfig(),
             actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=grace_s),
             sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from actors.config import VerifierConfig
 from actors.engine import Sample
+from actors.judging import Judge
 from actors.verifiers import Verifiers
 from learner.batches import TrainCompletion, TrainGroup, pack
 from learner.config import CorrectionConfig, LearnerConfig, LoraConfig, ObjectiveConfig
@@ -181,8 +182,8 @@ def test_a_cancelled_group_leaves_the_engine_serving(live: LiveEngine) -> None:
 
 def test_an_evaluation_samples_a_problem_within_its_own_limit(live: LiveEngine) -> None:
     problem = Problem("p", "1234=10:", "countdown", {"digits": "1234", "target": 10}, max_completion_tokens=2)
-    verifiers = Verifiers(VerifierConfig())
-    tally = live.run(sampled(live.engine, problem, prompt_ids(live, "1234=10:"), verifiers, live.tokenizer))
+    judge = Judge(Verifiers(VerifierConfig()), live.tokenizer)
+    tally = live.run(sampled(live.engine, problem, prompt_ids(live, "1234=10:"), judge))
     assert (tally.n, tally.errors) == (8, 0)
     assert tally.tokens <= 16
     assert tally.truncated > 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from actors.config import ActorConfig, ProblemsConfig, SamplingConfig, VerifierConfig
+from actors.config import ActorConfig, EvaluationConfig, ProblemsConfig, SamplingConfig, VerifierConfig
 from actors.engine import Sample
 from actors.loop import Actor, ActorSettings
 from actors.problems import load_problems
@@ -246,7 +246,8 @@ def test_an_actor_that_cannot_read_a_snapshot_goes_on_and_is_mended_by_the_full_
     settings = ActorSettings(
         name="actor", run=where[1], store_url=where[0], store_password=where[2], lease_s=60, patience_s=60,
         payload_ttl_s=600, max_lag=4, model=served.model, actor=ActorConfig(context_tokens=32, max_sequences=64),
-        sampling=SamplingConfig(max_completion_tokens=8), verifier=VerifierConfig(), seed=0,
+        sampling=SamplingConfig(max_completion_tokens=8), verifier=VerifierConfig(), evaluation=EvaluationConfig(),
+        seed=0,
     )  # fmt: skip
     old = learner.version = served.engine.version
     learner.publish()

@@ -23,7 +23,7 @@ from learner.planner import Batch, NothingLeft, Planner
 from learner.store_thread import LockLost, StoreThread
 from store.errors import VergeError
 from store.server import EmbeddedServer
-from store.wire import Completion, RolloutGroup, Span, Verdict
+from store.wire import Completion, Manifest, RolloutGroup, Span, Verdict
 from tests.learner.scripted import problems
 
 G = 4
@@ -216,6 +216,22 @@ def test_a_store_in_which_nothing_arrives_is_given_up_after_stall_s(bench: Bench
     bench.time_s = 29.0
     bench.look()
     bench.time_s = 31.0
+    with pytest.raises(VergeError, match="no group arrived for 31 s"):
+        bench.look()
+
+
+def test_an_actor_that_evaluates_is_waited_for(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
+    bench.line.call(bench.store.announce(Manifest(0, "/w", "00", 1, 0, 0.0)))
+    bench.line.call(bench.store.beat("evaluating", {"engine": "vllm"}))
+    claim = bench.line.call(bench.store.claim_round(0, 1))
+    bench.look()
+    bench.time_s = 31.0
+    bench.look()
+    assert "; 0 groups arrived since the last step, and an actor evaluates" in capfd.readouterr().err
+    bench.line.call(bench.store.give_round_back(claim))
+    bench.time_s = 60.0
+    bench.look()
+    bench.time_s = 62.0
     with pytest.raises(VergeError, match="no group arrived for 31 s"):
         bench.look()
 

@@ -14,8 +14,9 @@ from ops.children import Child
 from ops.cli import main
 from ops.config import load_config
 from ops.runfolder import enter_run_folder, open_config, run_lock, set_aside
-from ops.tally import Subject, Tally, TallyFile
+from ops.tally import Subject, TallyFile
 from store.errors import VergeError
+from store.evaluations import Tally
 
 ABSENT = "redis://127.0.0.1:1"
 CONFIG = """
@@ -121,6 +122,16 @@ def test_a_context_beyond_the_models_positions_is_refused(
 ) -> None:
     message = refusal(capsys, monkeypatch, "up", builtin(tmp_path, tiny_model, context=4096))
     assert "64 positions" in message
+
+
+def test_evaluations_without_a_problem_that_is_held_out_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
+) -> None:
+    changes = ["--set", "evaluation.every=5", "--set", "problems.held_out_count=0", "--set", f"store.url={ABSENT}"]
+    for command in ("up", "learner"):
+        message = refusal(capsys, monkeypatch, command, builtin(tmp_path, tiny_model), *changes)
+        assert "evaluation.every is 5, but builtin:countdown holds out no problem to measure with" in message
+        assert message.count("\n") == 0
 
 
 def evaluated(folder: Path, count: int = 2, n: int = 8) -> Path:

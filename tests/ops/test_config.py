@@ -32,6 +32,8 @@ def test_an_override_is_read_as_toml_and_else_as_a_string() -> None:
         ({"lerner": {}}, "unknown key lerner; did you mean learner?"),
         ({"model": {}}, "model.path is missing"),
         ({"evaluation": {"method": "sampled", "k": [128]}}, "raise samples_per_problem or lower k"),
+        ({"evaluation": {"every": 5, "k": [128]}}, "k holds 128, but samples_per_problem is 64"),
+        ({"evaluation": {"every": 5, "method": "off"}}, "every is 5, but method is off, which measures nothing"),
         (
             {"store": {"max_groups": 100}},
             "store.max_groups is 100 but must be ≥ 1600 (= learner.checkpoint_every",

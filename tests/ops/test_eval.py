@@ -15,7 +15,6 @@ from ops.eval_plot import draw
 from ops.exact import exact_solve_rates
 from ops.tally import (
     Subject,
-    Tally,
     TallyFile,
     compare_tallies,
     problems_digest,
@@ -24,6 +23,7 @@ from ops.tally import (
     write_table,
 )
 from store.errors import VergeError
+from store.evaluations import Tally
 from store.wire import Problem
 
 ROOT = Path(__file__).parents[2]

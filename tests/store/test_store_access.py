@@ -26,6 +26,7 @@ from ops.runfolder import store_endpoint
 from store.acl import Role, acl_file, rules
 from store.client import Store
 from store.errors import VergeError
+from store.evaluations import Claim, Round, Tally
 from store.keys import Keys
 from store.mirror import Mirror
 from store.queries import Gate, list_problems, problem_history, summary
@@ -48,10 +49,12 @@ async def as_role(store: Store, opened: Opened, role: Role) -> Store:
 def test_each_role_can_do_its_whole_job(server: EmbeddedServer) -> None:
     async def body(store: Store, opened: Opened) -> None:
         actor, learner, reader = [await as_role(store, opened, role) for role in ("actor", "learner", "reader")]
+        tally = Tally("h", 8, 1, 1, 0, 0, 24, 9.5)
         await store.link.redis.script_flush()
 
         await learner.open_run(META)
         await learner.add_problems(problems("p", "q"))
+        assert await learner.add_held_out(problems("h")) == 1
         assert await learner.acquire_learner("token", 30)
         assert await learner.renew_learner("token", 30)
         await learner.announce(Manifest(0, "/w", "00", 1, 0, 0.0))
@@ -72,6 +75,18 @@ def test_each_role_can_do_its_whole_job(server: EmbeddedServer) -> None:
         assert await actor.take("third", 1, block_ms=50) == []
         await asyncio.sleep(0.25)
         assert await actor.take("third", 9), "leases that ran out"
+
+        for ending in ("given back", "finished"):
+            claim = await actor.claim_round(0, 5)
+            assert claim is not None
+            assert await actor.renew_round(claim)
+            assert await learner.round_under_way()
+            assert [await actor.held_out_problem(name) for name in await actor.held_out_ids()] == problems("h")
+            if ending == "given back":
+                await actor.give_round_back(claim)
+            else:
+                assert await actor.finish_round(claim, Round(0, 0, "actor", 1.0, 2.0, 8, (tally,)))
+        assert [one.tallies for one in await reader.rounds()] == [(tally,)]
 
         mirror = Mirror(learner)
         assert len(await mirror.sync()) == 0
@@ -108,6 +123,7 @@ def test_no_role_can_do_what_is_not_its_own(server: EmbeddedServer) -> None:
         actor, learner, reader = [await as_role(store, opened, role) for role in ("actor", "learner", "reader")]
         before = {key: await store.link.redis.dump(key) for key in await stored_keys(store, store.keys.prefix + "*")}
         weights = Manifest(0, "/w", "00", 1, 0, 0.0)
+        claim, found = Claim(0, 1, "token", 0), Round(0, 0, "b", 1.0, 2.0, 8, ())
         refused = [
             *(act(client) for client in (actor, reader) for act in (
                 lambda it: it.announce(weights), lambda it: it.set_phase("failed"), lambda it: it.issue(["p"], 99),
@@ -115,10 +131,13 @@ def test_no_role_can_do_what_is_not_its_own(server: EmbeddedServer) -> None:
                 lambda it: it.retire([ticket.id], "used"), lambda it: it.acquire_learner("x", 30),
                 lambda it: it.open_run(META | {"gamma": "0.1"}), lambda it: it.rollback(0),
                 lambda it: it.keep_reference_logprobs({ticket.id: np.zeros(2)}),
+                lambda it: it.add_held_out(problems("new")),
             )),
             *(act(reader) for act in (
                 lambda it: it.take("b", 1), lambda it: it.refuse("b", ticket, ""), lambda it: it.beat("b", {}),
                 lambda it: it.commit("b", group(ticket, [1, 1])), lambda it: it.use([ticket.id], 1),
+                lambda it: it.claim_round(0, 1), lambda it: it.finish_round(claim, found),
+                lambda it: it.give_round_back(claim),
             )),
             actor.fetch([ticket.id]),
         ]  # fmt: skip
