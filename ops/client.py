@@ -24,7 +24,7 @@ _PATIENCE_S = 5.0
 
 
 class Run(Protocol):
-    """What can be asked of a run, with the gate of its config. Every answer but `problem_columns` is ready for JSON."""
+    """What can be asked of a run, with its config's gate and k. All answers but `problem_columns` are JSON."""
 
     def summary(self) -> dict[str, Any]:
         """The whole run in one dict, and the parameters of its gate."""
@@ -51,6 +51,9 @@ class Run(Protocol):
 
     def changes(self, after_version: int, to_version: int) -> dict[str, list[str]]:
         """Problems newly solved and newly lost between two versions."""
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """One dict per finished evaluation round, oldest first: its facts, and its pass@k, also against the first."""
 
 
 def connect(where: str | Path, token: str | None = None) -> Run:
@@ -110,6 +113,10 @@ class StoredRun:
     def changes(self, after_version: int, to_version: int) -> dict[str, list[str]]:
         """As `Run`."""
         return dict(self.ask(lambda store, _: queries.changes(store, after_version, to_version)))
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """As `Run`."""
+        return list(self.ask(lambda store, _: queries.evaluations(store, self._config.evaluation.k)))
 
     def ask(self, question: Callable[[Store, queries.Gate], Awaitable[Any]]) -> Any:
         """The answer to any question of the store, which must have the run."""

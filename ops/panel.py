@@ -43,6 +43,8 @@ def _actors(look: Look) -> Table:
     for actor, state in look.processes.items():
         beat = look.beats.get(actor, {})
         shown = "loads its engine" if state == "running" and beat.get("engine", "starting") == "starting" else state
+        if "evaluating" in beat:
+            shown = f"evaluates version {_number(beat, 'evaluating'):.0f}"
         names = ("version", "tickets", "tokens_per_s", "completions", "errors")
         cells = [f"{_number(beat, name):.0f}" if name in beat else "–" for name in names]
         table.add_row(f"{actor} {'' if shown == 'running' else shown}".rstrip(), *cells)

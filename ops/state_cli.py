@@ -77,6 +77,30 @@ def problem(
 
 
 @app.command()
+def evaluations(run: RunPath, as_json: AsJson = False) -> None:
+    """pass@k on the held-out problems, as actors measured it while the run trained (evaluation.every)."""
+    rows = StoredRun(run).evaluations()
+    if as_json:
+        print(json.dumps({"evaluations": rows}, indent=2))
+        return
+    every, ks = open_config(run).evaluation.every, sorted({row["k"] for found in rows for row in found["pass_at_k"]})
+    if not rows:
+        print(f"no evaluation is finished yet; {f'one is due every {every} versions' if every else 'none is due'}"
+              f" (evaluation.every = {every})")  # fmt: skip
+        return
+    table = Table("version", "problems", *(f"pass@{k}" for k in ks), "distinct", "entropy", "truncated", "errors")
+    for found in rows:
+        said = {row["k"]: row for row in found["pass_at_k"]}
+        table.add_row(
+            str(found["version"]), str(found["problems"]),
+            *(f"{said[k]['mean']:.3f} ± {_cell(said[k]['se'])}" if k in said else "–" for k in ks),
+            _cell(found["distinct_right_answers"]), _cell(found["entropy"]),
+            f"{found['truncated_share']:.1%}", f"{found['error_share']:.1%}",
+        )  # fmt: skip
+    Console(file=sys.stdout).print(table)
+
+
+@app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="The file to write; one that exists is replaced.", show_default=False)],
     run: RunPath,

@@ -6,7 +6,7 @@ from typing import Any
 from learner.opinions import LAG_GROUPS
 from ops.config import RunConfig
 from store.client import Store
-from store.queries import group_log
+from store.queries import evaluations, group_log
 
 
 async def summarise(
@@ -41,6 +41,7 @@ async def summarise(
             "method": config.evaluation.method if evaluation else "off",
             "pass_at_k": list(evaluation),
         },
+        "evaluations": await evaluations(store, config.evaluation.k),
         "problems": {
             "train": len(await store.problem_ids()),
             "attempted": len(first_try),
@@ -74,6 +75,8 @@ def summary_text(summary: Mapping[str, Any]) -> str:
                 f"{row['trained']:>9.3f} ± {row['trained_se']:.3f}{row['gain']:>+11.3f} ± {row['gain_se']:.3f}"
             )
         lines.append("")
+    if summary["evaluations"]:
+        lines += [*_while_it_trained(summary["evaluations"]), ""]
     lags = " ".join(f"{lag}:{count}" for lag, count in summary["lag_histogram"].items()) or "none"
     lines += [
         f"training problems  {problems['attempted']} of {problems['train']} attempted, {problems['solved']} solved, "
@@ -90,6 +93,17 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     if summary["weights"] is not None:
         lines.append(f"weights            {summary['weights']['path']} (version {summary['weights']['version']})")
     return "\n".join(lines)
+
+
+def _while_it_trained(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each k: pass@k at the versions that actors evaluated; of many, the first and the last eight."""
+    shown = [*rounds[:1], *rounds[1:][-8:]]
+    lines = [f"while it trained ({rounds[-1]['samples']} completions a problem), by version"]
+    lines.append(f"  {'':10}" + "".join(f"{found['version']:>8}" for found in shown))
+    for k in sorted({row["k"] for found in shown for row in found["pass_at_k"]}):
+        means = [{row["k"]: f"{row['mean']:.3f}" for row in found["pass_at_k"]}.get(k, "–") for found in shown]
+        lines.append(f"  {f'pass@{k}':10}" + "".join(f"{mean:>8}" for mean in means))
+    return lines
 
 
 def _mean(records: Sequence[Mapping[str, float]], name: str) -> float | None:

@@ -16,6 +16,7 @@ from store.client import Store
 from store.errors import VergeError
 from store.groups import stream_order
 from store.mirror import Mirror
+from store.scores import of_round
 from store.where import select, unknown_column
 from store.wire import GroupEntry, ProblemFacts
 
@@ -270,6 +271,12 @@ async def group_log(store: Store) -> list[GroupEntry]:
     while batch := await store.entries(log[-1].stream_id if log else "0-0", _LOG_BATCH):
         log.extend(batch)
     return log
+
+
+async def evaluations(store: Store, k: Sequence[int]) -> list[dict[str, Any]]:
+    """One dict per finished evaluation round, oldest first: its facts, and its pass@k, also against the first."""
+    rounds = await store.rounds()
+    return [json_ready(of_round(one, rounds[0], k)) for one in rounds]
 
 
 async def changes(store: Store, after_version: int, to_version: int) -> dict[str, list[str]]:

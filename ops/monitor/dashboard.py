@@ -38,6 +38,9 @@ PANELS = (
         ("reward", _run("learner_reward")), ("p̂", _run("gating_solve_rate")),
         ("posterior mean", _run("gating_posterior_mean")),
     ), "Mean solve rate of the groups that arrived, its moving average, and what is believed of all problems"),
+    Panel("pass@k on held-out problems", "percentunit", (
+        ("pass@{{k}}", 'max by (k) (verge_gating_pass_at_k{run="$run"})'),
+    ), "From samples of the last finished evaluation (evaluation.every)"),
     Panel("Steps per hour", "short", (("steps", '3600 * max(deriv(verge_learner_step{run="$run"}[10m]))'),)),
     Panel("Problems", "short", (
         ("attempted", _run("store_problems_attempted")), ("solved", _run("store_problems_solved")),

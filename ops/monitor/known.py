@@ -4,12 +4,14 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from learner.alarms import ALARMS
 from learner.opinions import LAG_GROUPS
+from store.evaluations import Round
+from store.scores import scores
 
 Kind = Literal["counter", "gauge"]
 Values = Mapping[str, Mapping[str, float]]
@@ -80,7 +82,13 @@ METRICS = (
     *_each("gating", "gauge", _SERVE, (
         ("open", "problems", "problems whose gate is open at the newest version"),
         ("posterior_mean", "probability", "mean over problems of the posterior mean solve rate"),
+        ("evaluated_version", "versions", "version of the last finished evaluation on held-out problems"),
+        ("evaluated_entropy", "nats per token", "token entropy, estimated from that evaluation's completions"),
     )),
+    *_each("gating", "gauge", _SERVE, (
+        ("pass_at_k", "probability", "pass@k on held-out problems in the last finished evaluation"),
+        ("pass_at_k_se", "probability", "standard error of that pass@k over problems"),
+    ), "k"),
     *_each("gating", "gauge", _LEARNER, (
         ("solve_rate", "probability", "p̂, moving average of the solve rate, which α follows"),
         ("entropy", "nats per token", "Ĥ, moving average of token entropy"),
@@ -139,6 +147,7 @@ METRICS = (
         ("tokens_per_s", "tokens per second", "completion tokens generated, between its last two heartbeats"),
         ("reads_from", "versions", "oldest version that it is reading, while it loads weights"),
         ("wants_full", "0 or 1", "whether it asks for a full snapshot"),
+        ("evaluating", "versions", "version that it evaluates, while it does"),
         ("update_s", "seconds", "time spent on loading weights since its start"),
         ("up_s", "seconds", "time since its start"),
         ("time_s", "Unix seconds", "its last heartbeat, by its own clock"),
@@ -173,6 +182,17 @@ def of_beats(beats: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, f
             if isinstance(value, int | float):
                 found.setdefault(f"actor/{name}", {})[actor] = value
     return found
+
+
+def of_round(found: Round, ks: Sequence[int]) -> dict[str, dict[str, float]]:
+    """A finished evaluation round, as metrics."""
+    said = scores(found.tallies, ks)
+    return {
+        "gating/evaluated_version": {"": found.version},
+        "gating/evaluated_entropy": {"": said["entropy"]},
+        "gating/pass_at_k": {str(row["k"]): row["mean"] for row in said["pass_at_k"]},
+        "gating/pass_at_k_se": {str(row["k"]): row["se"] for row in said["pass_at_k"]},
+    }
 
 
 _HEAD = """# Metrics

@@ -1,4 +1,4 @@
-"""`verge track`: an experiment tracker is told of every step, in a process that the run does not depend on."""
+"""`verge track`: a tracker is told of every step and evaluation, in a process that the run does not depend on."""
 
 import asyncio
 import json
@@ -10,11 +10,12 @@ from pathlib import Path
 from ops.beside import Beside
 from ops.children import Child
 from ops.config import RunConfig
-from ops.monitor.known import of_dynamics
+from ops.monitor.known import Values, of_dynamics, of_round
 from ops.monitor.trackers import Figures, Tracker, tracker_of
 from ops.runfolder import open_config, store_of, write_atomically
 from store.client import Store
 from store.errors import VergeError
+from store.evaluations import Round
 
 FOLDER = "track"
 """Of a run folder: the tracker's files, and how far it has been told."""
@@ -54,11 +55,16 @@ def _its_faults(kind: str) -> Iterator[None]:
 
 
 class Telling:
-    """What a tracker has been told, also by earlier processes: the key of the last record is kept in a file."""
+    """What a tracker has been told, also by earlier processes: the key of the last record is kept in a file, and in
+    one more the version of the last evaluation."""
 
     def __init__(self, tracker: Tracker, note: Path) -> None:
         self._tracker, self._note = tracker, note
         self._last: list[float] | None = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+        self._evaluated = note.with_name("evaluated.json")
+        noted = self._evaluated.read_text(encoding="utf-8") if self._evaluated.exists() else "-1"
+        self.version: int = json.loads(noted)
+        """Of the last evaluation that was told."""
 
     def missed(self, recent: Sequence[Mapping[str, float]]) -> bool:
         """Whether older records than these have not been told, either."""
@@ -75,12 +81,23 @@ class Telling:
             self._last = keys[-1]
             write_atomically(self._note, json.dumps(self._last))
 
+    def evaluations(self, rounds: Sequence[Round], ks: Sequence[int]) -> None:
+        """Tell rounds, which come after `version`."""
+        for one in rounds:
+            self._tracker.evaluated(one.step, _figures(of_round(one, ks)))
+            self.version = one.version
+            write_atomically(self._evaluated, json.dumps(self.version))
+
 
 def figures(dynamics: Mapping[str, float]) -> Figures:
     """What the learner recorded of a step, by the names of METRICS.md."""
+    return _figures(of_dynamics(dynamics))
+
+
+def _figures(metrics: Values) -> Figures:
     return {
         f"{name}/{label}" if label else name: float(value)
-        for name, values in of_dynamics(dynamics).items()
+        for name, values in metrics.items()
         for label, value in values.items()
     }
 
@@ -102,8 +119,10 @@ async def _follow(config: RunConfig, url: str, password: str | None, telling: Te
             recent = await store.dynamics_history(_RECENT)
             if len(recent) == _RECENT and telling.missed(recent):
                 recent = await store.dynamics_history(_ALL)
+            rounds = await store.rounds(telling.version)
             with _its_faults(config.track.kind):
                 telling.tell(recent)
+                telling.evaluations(rounds, config.evaluation.k)
             if not over:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)

@@ -19,12 +19,18 @@ class Tracker(Protocol):
     def log(self, step: int, figures: Figures) -> None:
         """The figures of one step. After a resume, steps may come again."""
 
+    def evaluated(self, step: int, figures: Figures) -> None:
+        """Those of an evaluation of the weights that a step made, which may be over after later steps were told."""
+
     def close(self) -> None:
         """Write what is held back."""
 
 
 class TensorBoard:
-    """Event files, which `tensorboard --logdir` shows. A step that comes again takes the place of the one before."""
+    """Event files, which `tensorboard --logdir` shows. A step that comes again takes the place of the one before.
+
+    Evaluations are beside them in a folder of their own, where none is taken back by that.
+    """
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -32,22 +38,33 @@ class TensorBoard:
         self._make = SummaryWriter
         self._folder = folder
         self._writer: Any = None
+        self._evaluations: Any = None
         self._last = -1
 
     def log(self, step: int, figures: Figures) -> None:
         """As Tracker."""
         if self._writer is None or step <= self._last:  # what was logged of this step and later ones is not shown again
-            self.close()
+            if self._writer is not None:
+                self._writer.close()
             self._writer = self._make(str(self._folder), purge_step=step)
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
         self._last = step
 
+    def evaluated(self, step: int, figures: Figures) -> None:
+        """As Tracker."""
+        if self._evaluations is None:
+            self._evaluations = self._make(str(self._folder / "evaluations"))
+        for name, value in figures.items():
+            self._evaluations.add_scalar(name, value, step)
+        self._evaluations.flush()
+
     def close(self) -> None:
         """As Tracker."""
-        if self._writer is not None:
-            self._writer.close()
+        for writer in (self._writer, self._evaluations):
+            if writer is not None:
+                writer.close()
 
 
 class WandB:
@@ -73,6 +90,8 @@ class WandB:
     def log(self, step: int, figures: Figures) -> None:
         """As Tracker."""
         self._run.log({"step": step, **figures})
+
+    evaluated = log
 
     def close(self) -> None:
         """As Tracker."""

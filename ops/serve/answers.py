@@ -150,6 +150,64 @@ class Changes(_Answer):
     newly_lost: list[str]
 
 
+class PassAtK(_Answer):
+    """Mean pass@k over problems, from samples, and its standard error (null for one problem)."""
+
+    k: int
+    mean: float
+    se: float | None
+
+
+class Gain(_Answer):
+    """pass@k of the first round and of this one on the same problems, and the paired difference with its error."""
+
+    k: int
+    before: float
+    after: float
+    gain: float
+    se: float | None
+
+
+class EvaluationRow(_Answer):
+    """One finished evaluation round: `samples` completions of every held-out problem, all written by `version`."""
+
+    version: int
+    step: int
+    """The learner's, whose weights the version is."""
+    actor: str
+    began_s: float
+    """Unix seconds of the actor's clock."""
+    time_s: float
+    """Its end, likewise."""
+    samples: int
+    problems: int
+    pass_at_k: list[PassAtK]
+    """For those k of the config for which every problem has enough judged completions."""
+    solved: int
+    distinct_right_answers: float
+    """Different right answers to a problem, mean over problems."""
+    mean_tokens: float
+    entropy: float | None
+    """Estimate of the token entropy, nats."""
+    truncated_share: float
+    error_share: float
+    """Completions that the verifier or the engine failed on; they are not judged."""
+    gains: list[Gain]
+    """Against the first round that is kept."""
+    newly_solved: int
+    """Problems without a success in that one, and with one in this."""
+    newly_lost: int
+
+
+class EvaluationPage(_Answer):
+    """A page of the finished evaluation rounds, oldest first."""
+
+    total: int
+    offset: int
+    limit: int
+    evaluations: list[EvaluationRow]
+
+
 class Dynamics(_Answer):
     """What the learner read from training, step by step, oldest first."""
 

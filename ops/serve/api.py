@@ -93,6 +93,12 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
         moment = await watch.now()
         return answers.Changes.model_validate(questions.changes(watch, moment, after_version, to_version))
 
+    @router.get("/evaluations")
+    async def evaluations(offset: Offset = 0, limit: Limit = 100) -> answers.EvaluationPage:
+        """Finished evaluation rounds on the held-out problems: pass@k, alone and against the first."""
+        page = questions.evaluation_page(await watch.now(), config.evaluation.k, offset, limit)
+        return answers.EvaluationPage.model_validate(page)
+
     @router.get("/dynamics")
     async def dynamics(offset: Offset = 0, limit: Limit = 100) -> answers.Dynamics:
         """What the learner read from training, step by step."""

@@ -70,6 +70,10 @@ class ServedRun:
         found = self._ask("changes", after_version=after_version, to_version=to_version)
         return {name: found[name] for name in ("newly_solved", "newly_lost")}
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """One dict per finished evaluation round, oldest first: its facts, and its pass@k, also against the first."""
+        return self._pages("evaluations", "evaluations", None)
+
     def _pages(self, path: str, name: str, limit: int | None, **question: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while limit is None or len(found) < limit:

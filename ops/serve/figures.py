@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from gating import posterior
 from gating.passk import mean_and_error
 from ops.serve.svg import Floats, band, element, joined, lines, number, path, percent, plot, x_ticks, y_ticks
+from store.evaluations import Round
 from store.queries import Gate
+from store.scores import scores
 
 COLUMNS, ROWS = 32, 14
 """Cells of the map, at most: it stays as small with 10⁵ problems as with 100."""
@@ -20,6 +22,8 @@ _LEAST_ROWS = 6
 """Rows that there is room for even before attempts differ so much."""
 POINTS = 160
 """Points of a strip chart, at most."""
+_LABEL = 0.09
+"""Least distance of two labels at the ends of lines, as a share of the plot's height."""
 K = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
 
 
@@ -157,6 +161,43 @@ def pass_at_k_chart(start: Curve, now: Curve) -> Markup:
         lines([*areas, *drawn]),
     ]
     return plot(marks, "pass@k of the posterior, at the start and now", "curve")
+
+
+def evaluation_chart(rounds: Sequence[Round], ks: Sequence[int]) -> Markup:
+    """pass@k of each round by its version, with bands of one standard error; a line's k stands at its end.
+
+    pass@k rises with k, so the lines do not cross and need no colours of their own.
+    """
+    shown = rounds[:: -max(1, -(-len(rounds) // POINTS))][::-1]  # the newest is always there
+    version = np.array([one.version for one in shown], np.float64)
+    x = (version - version[0]) / max(version[-1] - version[0], 1.0)
+    said = [{row["k"]: (row["mean"], row["se"]) for row in scores(one.tallies, ks)["pass_at_k"]} for one in shown]
+    drawn: list[Markup] = []
+    labels: list[Markup] = []
+    free = 2.0
+    for k in sorted(ks, reverse=True):
+        mean, error = np.array([row.get(k, (np.nan, np.nan)) for row in said]).T
+        if not np.isfinite(mean).any():
+            continue
+        drawn += [band(x, mean - error, mean + error, "band now"), path(x, mean, "line now")]
+        labels += [
+            element("circle", cx=percent(at), cy=percent(1 - y), r=2, class_="round")
+            for at, y in zip(x.tolist(), mean.tolist(), strict=True)
+            if np.isfinite(y)
+        ]
+        if np.isfinite(mean[-1]) and mean[-1] < free - _LABEL:
+            free = float(mean[-1])
+            at = x[-1] if len(x) > 1 else 0.0
+            labels.append(element("text", f"k = {k}", x=percent(at), dx=6, y=percent(1 - free), dy=4, class_="tick"))
+    ticks = version[:: -(-len(version) // 6)]
+    places = (ticks - version[0]) / max(version[-1] - version[0], 1.0)
+    marks = [
+        y_ticks([(tick / 4, f"{tick / 4:g}") for tick in range(5)]),
+        x_ticks([(at, f"{tick:.0f}") for at, tick in zip(places.tolist(), ticks.tolist(), strict=True)]),
+        lines(drawn),
+        *labels,
+    ]
+    return plot(marks, "pass@k on held-out problems, by version", "evaluations")
 
 
 def history_chart(groups: Sequence[Mapping[str, Any]]) -> Markup:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ops.config import RunConfig
 from ops.monitor.families import Families
-from ops.monitor.known import of_beats, of_dynamics
+from ops.monitor.known import of_beats, of_dynamics, of_round
 from ops.serve.watch import Moment, Watch
 
 
@@ -30,7 +30,8 @@ def values_of(moment: Moment, config: RunConfig) -> dict[str, dict[str, float]]:
         "learner/max_lag": config.admission.max_lag,
     }
     found = {name: {"": value} for name, value in single.items()}
-    return found | of_dynamics(summary["dynamics"]) | of_beats(summary["actors"])
+    measured = of_round(moment.rounds[-1], config.evaluation.k) if moment.rounds else {}
+    return found | of_dynamics(summary["dynamics"]) | of_beats(summary["actors"]) | measured
 
 
 def metrics(watch: Watch, config: RunConfig) -> APIRouter:

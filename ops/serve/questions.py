@@ -1,10 +1,12 @@
 """Questions that both the page and the API answer, on what the server knows of its run."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ops.serve.watch import Moment, Watch
 from store.errors import VergeError
-from store.queries import Gate, chosen, problem_history, records, what_if_columns
+from store.queries import Gate, chosen, json_ready, problem_history, records, what_if_columns
+from store.scores import of_round
 
 
 class NotThere(VergeError):
@@ -26,6 +28,13 @@ def problem_page(
     rows = chosen(columns, where, sort)
     found = records(columns, rows[offset : offset + limit])
     return {"total": len(rows), "offset": offset, "limit": limit, "problems": found}
+
+
+def evaluation_page(moment: Moment, k: Sequence[int], offset: int, limit: int) -> dict[str, Any]:
+    """`limit` of what `store.queries.evaluations` tells, from number `offset` on, and how many there are."""
+    rounds = moment.rounds
+    found = [json_ready(of_round(one, rounds[0], k)) for one in rounds[offset : offset + limit]]
+    return {"total": len(rounds), "offset": offset, "limit": limit, "evaluations": found}
 
 
 async def history(watch: Watch, problem_id: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class FrontPage:
         self._watch = watch
         self._figures: dict[int, tuple[int, dict[str, Markup]]] = {}
         self._strips: tuple[tuple[float, int], Markup] = ((-1.0, -1), Markup())
+        self._evaluations: tuple[int, Markup] = (-1, Markup())
 
     def sections(self, moment: Moment, since: int) -> dict[str, Markup]:
         """Every section by its element's id. `since`: the version from which changes count."""
@@ -64,6 +65,7 @@ class FrontPage:
         return {
             "status": render("status.html", **status(self._config, moment)),
             **found,
+            "evaluations": self._of_rounds(moment),
             "strips": self._of_history(moment),
             "actors": render("actors.html", actors=actors(moment.summary["actors"], time.time())),
         }
@@ -96,6 +98,15 @@ class FrontPage:
         start = figures.pass_at_k_curve(correct[among], (size - correct)[among], self._watch.gate)
         now = figures.pass_at_k_curve(columns["evidence_a"][among], columns["evidence_b"][among], self._watch.gate)
         return {"chart": figures.pass_at_k_chart(start, now), "problems": int(among.sum())}
+
+    def _of_rounds(self, moment: Moment) -> Markup:
+        """pass@k on the held-out problems, round by round; nothing before the first."""
+        if moment.rounds and self._evaluations[0] != moment.rounds[-1].version:
+            newest = moment.rounds[-1]
+            chart = figures.evaluation_chart(moment.rounds, self._config.evaluation.k)
+            facts = {"problems": len(newest.tallies), "samples": newest.samples}
+            self._evaluations = newest.version, render("evaluations.html", chart=chart, **facts)
+        return self._evaluations[1]
 
     def _of_history(self, moment: Moment) -> Markup:
         history, log = moment.history, self._watch.log

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ops.serve.grouplog import GroupLog
 from store.client import Store
 from store.errors import VergeError
+from store.evaluations import ROUNDS_LOG, Round
 from store.mirror import Mirror
 from store.queries import Gate, problem_columns, summary_of
 
@@ -36,6 +37,8 @@ class Moment:
     summary: dict[str, Any]
     history: tuple[dict[str, float], ...]
     """The dynamics of every step, oldest first; a step that was taken again after a resume counts once."""
+    rounds: tuple[Round, ...]
+    """The finished evaluation rounds, oldest first."""
     memory: dict[str, float]
     """`memory_bytes` that Redis takes, its `memory_limit_bytes` (0: none), and `max_payload_bytes` of the run."""
 
@@ -59,6 +62,7 @@ class Watch:
         self._looked_s = -np.inf
         self._trouble: StoreAway | None = None
         self._history: list[dict[str, float]] = []
+        self._rounds: list[Round] = []
 
     async def now(self) -> Moment:
         """The run, as it was at most TICK_S ago.
@@ -92,12 +96,15 @@ class Watch:
         else:
             columns = before.columns
         await self._read_history()
+        self._rounds += await self.store.rounds(self._rounds[-1].version if self._rounds else -1)
+        del self._rounds[:-ROUNDS_LOG]
         moment = Moment(
             before.facts + (columns is not before.columns) if before else 0,
             version,
             columns,
             await summary_of(self.store, columns),
             tuple(self._history),
+            tuple(self._rounds),
             await _memory(self.store),
         )
         self._unfinished = False

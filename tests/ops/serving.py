@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from ops.config import parse_config
 from ops.runfolder import enter_run_folder
 from store.client import Store
+from store.evaluations import Round, Tally
 from store.wire import Completion, Manifest, Problem, RolloutGroup, Span, Ticket, Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -81,11 +82,25 @@ async def commit(store: Store, problem: str, ids: Sequence[int], correct: int, v
     return ticket.id
 
 
+ROUNDS = {0: (4, 0, 0), 3: (6, 8, 0), 6: (20, 32, 1)}
+"""Version → how many of 64 completions of each held-out problem were right, in the evaluations."""
+
+
+async def evaluate(store: Store, version: int, correct: Sequence[int]) -> None:
+    """One finished evaluation round."""
+    claim = await store.claim_round(version, 1)
+    assert claim is not None
+    tallies = tuple(Tally(f"held {i}", 64, c, min(c, 3), 2, 0, 640, 320.0) for i, c in enumerate(correct))
+    done = Round(version, claim.step, f"actor {SCRIPT}", version + 0.5, version + 2.0, 64, tallies)
+    assert await store.finish_round(claim, done)
+
+
 async def fill(store: Store, model: Path) -> list[str]:
     """Play GROUPS over seven versions; returns their ids. The first three have left the pool, the fourth was drawn."""
     await store.open_run(META)
     await store.set_limits(1000, 1 << 30)
     await store.add_problems(PROBLEMS)
+    await store.add_held_out([Problem(f"held {i}", "what is held out?", "exact", "42") for i in range(3)])
     ids = ids_of(model, SAID)
     groups = []
     for version in range(NEWEST + 1):
@@ -93,6 +108,8 @@ async def fill(store: Store, model: Path) -> list[str]:
         for problem, correct, written in GROUPS:
             if written == version:
                 groups.append(await commit(store, problem, ids, correct, version))
+        if version in ROUNDS:
+            await evaluate(store, version, ROUNDS[version])
     await store.use(groups[:3], 1)
     await store.retire(groups[:3], "used")
     await store.use(groups[3:4], 2)

@@ -34,6 +34,7 @@ RUN_HERE = {
     "verge state summary runs/demo",
     "verge state list runs/demo --where 'attempts >= 16' --sort -gate --limit 20",
     f"verge state problem {PROBLEM} runs/demo",
+    "verge state evaluations runs/demo",
     "verge state export demo.state runs/demo",
     "verge doctor ops/configs/demo.toml",
     "verge ps",

@@ -27,6 +27,9 @@ def test_the_metrics_are_the_stores_facts_by_name_and_label(served: Served) -> N
     assert samples["verge_learner_step", run] == 6
     assert samples["verge_gating_alpha", run] == 2.25
     assert samples["verge_learner_lag_groups", ("lag", "1"), run] == 3
+    assert samples["verge_gating_evaluated_version", run] == 6
+    assert samples["verge_gating_pass_at_k", ("k", "1"), run] == (20 + 32 + 1) / 192
+    assert 0 < samples["verge_gating_pass_at_k_se", ("k", "8"), run] < 0.5
     assert samples["verge_actor_tokens_per_s", ("actor", f"actor {SCRIPT}"), run] == 12.5
     known = {known.exposed + ("_total" if known.kind == "counter" else "") for known in metrics.METRICS}
     assert {name for name, *_ in samples} <= known

@@ -152,7 +152,7 @@ def test_a_terminal_that_cannot_redraw_gets_lines() -> None:
     assert written.splitlines()[1].startswith("starting: 1 actors")
 
 
-def test_an_actor_that_has_not_begun_is_said_to_load_its_engine() -> None:
+def test_an_actor_that_has_not_begun_is_said_to_load_its_engine_and_one_that_evaluates_so_too() -> None:
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=100)
@@ -160,6 +160,9 @@ def test_an_actor_that_has_not_begun_is_said_to_load_its_engine() -> None:
     stream = console.file
     assert isinstance(stream, io.StringIO)
     assert "actor-0 loads its engine" in stream.getvalue()
+    beats = {"actor-0": {"engine": "vllm", "version": 50, "evaluating": 50}}
+    console.print(panel(Look("demo", 150, 4, {}, 0.0, {"actor-0": "running"}, beats)))
+    assert "actor-0 evaluates version 50" in stream.getvalue()
 
 
 def test_what_a_process_has_just_said_is_its_last_line_since_its_start(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.ops.serving import HARD, MIXED, ROOT, Served, fill, make_run, serving
 TOKEN = "correct horse battery staple"
 EVERYTHING = (
     "", "problems", f"problem?id={HARD}", "api/summary", "api/problems", f"api/problem?id={HARD}", "api/changes",
-    "api/dynamics", "api/weights", "openapi.json", "metrics",
+    "api/dynamics", "api/weights", "api/evaluations", "openapi.json", "metrics",
 )  # fmt: skip
 EVENTS = ("events/home", "events/problems", f"events/problem?id={HARD}")
 

@@ -82,7 +82,7 @@ def test_completions_are_text_with_the_version_and_lag_of_each_token(served: Ser
     assert (left.status_code, "is not in the pool" in left.json()["detail"]) == (404, True)
 
 
-def test_changes_dynamics_and_weights_are_the_stores(served: Served, scripted: Scripted) -> None:
+def test_changes_dynamics_evaluations_and_weights_are_the_stores(served: Served, scripted: Scripted) -> None:
     assert served.get("api/changes").json() == {
         "after_version": 0, "to_version": NEWEST, "newly_solved": [MIXED], "newly_lost": [LOST],
     }  # fmt: skip
@@ -96,6 +96,15 @@ def test_changes_dynamics_and_weights_are_the_stores(served: Served, scripted: S
         assert {name: answer[name] for name in expected} == expected
     dynamics = served.get("api/dynamics", offset=4).json()
     assert (dynamics["total"], [step["step"] for step in dynamics["steps"]]) == (6, [5, 6])
+    told = ask(scripted, lambda store: queries.evaluations(store, (1, 8, 16, 64)))
+    page = served.get("api/evaluations", limit=1, offset=2).json()
+    assert (page["total"], page["evaluations"]) == (3, told[2:])
+    # 4, 0 and 0 of 64; then 20, 32 and 1, two of them new.
+    first, last = told[0], told[2]
+    assert (first["version"], first["pass_at_k"][0]["mean"], first["solved"]) == (0, pytest.approx(4 / 192), 1)
+    assert (last["version"], last["step"], last["newly_solved"], last["newly_lost"]) == (6, 6, 2, 0)
+    assert last["gains"][0]["gain"] == pytest.approx((16 + 32 + 1) / 192)
+    assert [row["k"] for row in last["pass_at_k"]] == [1, 8, 16, 64]
     weights = served.get("api/weights", limit=1, offset=6).json()
     assert (weights["total"], weights["weights"][0]["version"]) == (7, 6)
 
@@ -158,7 +167,7 @@ def test_the_openapi_document_has_every_answer_and_nothing_that_changes_the_run(
     document = served.get("openapi.json").json()
     assert set(document["paths"]) == {
         "/api/summary", "/api/problems", "/api/problem", "/api/groups", "/api/group", "/api/changes", "/api/dynamics",
-        "/api/weights", "/metrics",
+        "/api/weights", "/api/evaluations", "/metrics",
     }  # fmt: skip
     assert {method for path in document["paths"].values() for method in path} == {"get"}
     row = document["components"]["schemas"]["ProblemRow"]["properties"]

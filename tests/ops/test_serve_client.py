@@ -28,6 +28,7 @@ QUESTIONS = [
     ("group_log", (), {}),
     ("changes", (0, 6), {}),
     ("changes", (2, 3), {}),
+    ("evaluations", (), {}),
 ]
 
 
@@ -65,6 +66,7 @@ def test_the_answers_are_those_of_the_functions_of_the_same_names(both: tuple[Ru
                 await queries.list_problems(store, Gate(), what_if=Gate(k=256)),
                 await queries.problem_history(store, MIXED, Gate()),
                 await queries.changes(store, 0, 6),
+                await queries.evaluations(store, (1, 8, 16, 64)),
             ]
         finally:
             await store.close()
@@ -73,7 +75,8 @@ def test_the_answers_are_those_of_the_functions_of_the_same_names(both: tuple[Ru
         summary = run.summary()
         assert summary.pop("gate")["k"] == 8
         found = [summary, run.list_problems(sort="-gate"), run.list_problems(what_if_k=256)]
-        assert [*found, run.problem_history(MIXED), run.changes(0, 6)] == asyncio.run(expected())
+        found += [run.problem_history(MIXED), run.changes(0, 6), run.evaluations()]
+        assert found == asyncio.run(expected())
 
 
 def test_no_question_of_the_store_is_missing_from_a_client() -> None:

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from ops.monitor.track import track, tracker_beside
 from store.client import Store
 from store.runs import Phase
 from store.server import EmbeddedServer
-from tests.ops.serving import META, ROOT, make_run
+from store.wire import Manifest, Problem
+from tests.ops.serving import META, ROOT, evaluate, make_run
 from tests.ops.test_bad_input import builtin
 
 
@@ -33,16 +34,20 @@ def run(tmp_path: Path) -> Iterator[EmbeddedServer]:
         yield server
 
 
-def record(server: EmbeddedServer, steps: Iterable[int], phase: Phase) -> None:
-    """Take steps, as a learner records them."""
+def record(server: EmbeddedServer, steps: Iterable[int], phase: Phase, evaluated: Sequence[int] = ()) -> None:
+    """Take steps, as a learner records them; the versions of some are evaluated."""
 
     async def play() -> None:
         store = await Store.connect(server.url, "served", server.password)
         try:
             await store.open_run(META)
+            await store.add_held_out([Problem("held 0", "what is held out?", "exact", "42")])
             for number in steps:
                 figures = {"step": number, "reward": number / 10, "alpha": 2.5, "lag_groups_2": 3}
                 await store.record_dynamics(figures | {"step_s": time.monotonic(), "wait_s": 0.5})
+                if number in evaluated:
+                    await store.announce(Manifest(number, "/w", "00", 1, number, 1.0))
+                    await evaluate(store, number, [number])
             await store.set_phase(phase)
         finally:
             await store.close()
@@ -75,12 +80,15 @@ def test_tensorboard_shows_every_step_once_also_those_that_a_resume_took_again(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for steps in (range(1, 6), range(4, 8), range(0)):  # the last time, nothing is new
-        record(run, steps, "done")
+        record(run, steps, "done", evaluated=(2, 5) if 1 in steps else (7,))
         track(tmp_path, ["track.kind=tensorboard"])
     found = EventAccumulator(str(tmp_path / "track")).Reload()
     assert {"learner/step", "learner/reward", "gating/alpha", "learner/lag_groups/2"} <= set(found.Tags()["scalars"])
     rewards = [(event.step, round(event.value, 6)) for event in found.Scalars("learner/reward")]
     assert rewards == [(number, number / 10) for number in range(1, 8)]
+    beside = EventAccumulator(str(tmp_path / "track" / "evaluations")).Reload()
+    measured = [(event.step, round(event.value * 64)) for event in beside.Scalars("gating/pass_at_k/1")]
+    assert measured == [(2, 2), (5, 5), (7, 7)], "step 5, which was taken again, was evaluated none the less"
 
 
 def wandb_records(data: bytes) -> Iterator[bytes]:
@@ -113,7 +121,7 @@ def test_wandb_offline_is_told_every_step_once_across_a_sigterm_under_one_id(
             record(run, [4], "running")
             process.send_signal(signal.SIGTERM)
         else:
-            record(run, [4, 5], "done")  # step 4 is taken again
+            record(run, [4, 5], "done", evaluated=[5])  # step 4 is taken again
         _, said = process.communicate()
         assert process.returncode == 0, said
         assert json.loads((tmp_path / "track" / "told.json").read_text())[0] == last
@@ -127,6 +135,9 @@ def test_wandb_offline_is_told_every_step_once_across_a_sigterm_under_one_id(
             if found.HasField("history"):
                 items = {item.key or "/".join(item.nested_key): item.value_json for item in found.history.item}
                 logged.append({key: json.loads(value) for key, value in items.items()})
+    (measured,) = [row for row in logged if "gating/pass_at_k/1" in row]
+    assert (measured["step"], measured["gating/pass_at_k/1"]) == (5, 5 / 64)
+    logged.remove(measured)
     assert [row["step"] for row in logged] == [1, 2, 3, 4, 4, 5]
     assert [row["learner/reward"] for row in logged] == [0.1, 0.2, 0.3, 0.4, 0.4, 0.5]
     assert logged[0]["gating/alpha"] == 2.5

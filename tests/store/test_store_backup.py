@@ -14,8 +14,9 @@ from store.audit import audit
 from store.backup import export_run, import_run
 from store.client import Store
 from store.errors import VergeError
+from store.evaluations import Round, Tally
 from store.mirror import Mirror
-from store.queries import Gate, changes, list_problems, problem_history, summary
+from store.queries import Gate, changes, evaluations, list_problems, problem_history, summary
 from store.server import EmbeddedServer
 from store.statefile import StateWriter
 from store.wire import Manifest
@@ -40,6 +41,13 @@ async def lived(store: Store) -> None:
     await store.retire([ticket.id for ticket in tickets[:2]], "used")
     await store.retire([tickets[4].id], "expired")
     await store.beat("actor", {"engine": "scripted"})
+    await store.add_held_out(problems("h", WEIRD[2]))
+    for version in (0, 2):
+        claim = await store.claim_round(version, 1)
+        assert claim is not None
+        if version == 0:
+            tallies = (Tally("h", 8, 1, 1, 0, 0, 24, 9.5), Tally(WEIRD[2], 6, 2, 2, 1, 2, 18, 1 / 3))
+            await store.finish_round(claim, Round(0, 0, "actor", 1.5, 2.5, 8, tallies))
 
 
 async def answers(store: Store) -> dict[str, Any]:
@@ -61,6 +69,9 @@ async def answers(store: Store) -> dict[str, Any]:
         "manifests": await store.manifests(),
         "dynamics": await store.dynamics_history(10),
         "refusals": await store.refusals(),
+        "rounds": await store.rounds(),
+        "evaluations": await evaluations(store, [1, 4]),
+        "held out": [await store.held_out_problem(name) for name in await store.held_out_ids()],
     }  # fmt: skip
 
 
@@ -76,6 +87,8 @@ def test_an_imported_run_answers_every_question_alike_and_goes_on(server: Embedd
         copy = await another(store, opened)
         assert await import_run(copy, tmp_path / "state") == records
         assert await answers(copy) == await answers(store)
+        assert len(await copy.rounds()) == 1
+        assert not await copy.round_under_way(), "it belonged to an actor"
         found = await audit(copy)
         assert (found.groups, found.pool) == (8, 5)
         assert (found.duplicated, found.miscounted, found.unbalanced, found.unreadable) == ((), (), (), ())
