@@ -23,6 +23,8 @@ from store.statefile import check_state
 app = typer.Typer(no_args_is_help=True, help="Ask a run, live or finished, about its problems.")
 
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its TOML file.", show_default=False)]
+_PIPE_WIDTH = 200
+"""Columns of a table that no terminal shows."""
 
 
 @app.command()
@@ -83,21 +85,27 @@ def evaluations(run: RunPath, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"evaluations": rows}, indent=2))
         return
-    every, ks = open_config(run).evaluation.every, sorted({row["k"] for found in rows for row in found["pass_at_k"]})
     if not rows:
-        print(f"no evaluation is finished yet; {f'one is due every {every} versions' if every else 'none is due'}"
-              f" (evaluation.every = {every})")  # fmt: skip
+        every = open_config(run).evaluation.every
+        due = f"one is due every {every} versions" if every else "evaluation.every is 0: none is due"
+        print(f"no evaluation is finished yet; {due}")
         return
-    table = Table("version", "problems", *(f"pass@{k}" for k in ks), "distinct", "entropy", "truncated", "errors")
+    ks = sorted({row["k"] for found in rows for row in found["pass_at_k"]})
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("version", "problems", *(f"pass@{k}" for k in ks), "distinct", "entropy", "truncated", "errors"):
+        table.add_column(name, justify="right")
     for found in rows:
         said = {row["k"]: row for row in found["pass_at_k"]}
         table.add_row(
-            str(found["version"]), str(found["problems"]),
+            str(found["version"]),
+            str(found["problems"]),
             *(f"{said[k]['mean']:.3f} ± {_cell(said[k]['se'])}" if k in said else "–" for k in ks),
-            _cell(found["distinct_right_answers"]), _cell(found["entropy"]),
-            f"{found['truncated_share']:.1%}", f"{found['error_share']:.1%}",
-        )  # fmt: skip
-    Console(file=sys.stdout).print(table)
+            _cell(found["distinct_right_answers"]),
+            _cell(found["entropy"]),
+            f"{found['truncated_share']:.1%}",
+            f"{found['error_share']:.1%}",
+        )
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 @app.command()
