@@ -85,18 +85,21 @@ def _easy() -> Iterator[RunSettings]:
 
 
 def _replicas() -> Iterator[RunSettings]:
-    """The rest of three seeds on each of three bases, every method at every rate, and the other studies with them."""
-    for seed, base in ((1, 0), (2, 1), (0, 2), (2, 0), (0, 1), (1, 2)):
-        for rate in (RATE, FASTER):
-            yield from (run_of(method, base=base, seed=seed, lr=rate) for method in METHODS)
+    """The other studies on each base, the rest of three seeds on each of three bases, and every method at every rate."""
+    for base in (1, 2):
+        yield from _moved(_stale(4), base)
+        yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
+    others = ((1, 0), (2, 1), (0, 2), (2, 0), (0, 1), (1, 2))
+    for seed, base in others:
+        yield from (run_of(method, base=base, seed=seed) for method in METHODS)
         yield from (run_of("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
     for base in (1, 2):
-        for lag in (4, 16):
-            yield from _moved(_stale(lag), base)
-        yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
-        yield from _moved(_easy(), base)
         yield from _moved(_longer(), base)
+        yield from _moved(_easy(), base)
+        yield from _moved(_stale(16), base)
         yield from (run_of(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
+    for seed, base in others:
+        yield from (run_of(method, base=base, seed=seed, lr=FASTER) for method in METHODS)
 
 
 def _moved(runs: Iterator[RunSettings], base: int) -> Iterator[RunSettings]:
