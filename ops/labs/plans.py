@@ -85,7 +85,7 @@ def _easy() -> Iterator[RunSettings]:
 
 
 def _replicas() -> Iterator[RunSettings]:
-    """The other studies on each base, the rest of three seeds on each of three bases, and every method at every rate."""
+    """The other studies on each base, the rest of three seeds on each of three, and every method at every rate."""
     for base in (1, 2):
         yield from _moved(_stale(4), base)
         yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
