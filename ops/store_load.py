@@ -1,6 +1,7 @@
 """Processes that load a store for `verge bench store`: commits, and the raw SETs they are held against."""
 
 import asyncio
+import gc
 import os
 import socket
 import time
@@ -89,6 +90,8 @@ async def _commit(load: Load, run: str, payload_bytes: int, seconds: float, pipe
         tickets.extend(await store.take(name, 250, block_ms=1000))
     groups = iter([payload_group(ticket, payload_bytes) for ticket in tickets])
     latencies: list[float] = []
+    gc.collect()
+    gc.freeze()  # as an actor does: no collection goes through what was made before
     pipe.send("ready")
     await asyncio.to_thread(pipe.recv)
     began = time.monotonic()
