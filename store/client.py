@@ -56,6 +56,7 @@ class Store:
         self.problem_ids = problems.problem_ids
         self.problem_facts = problems.problem_facts
         self.problem_rows = problems.problem_rows
+        self.problem_table = problems.problem_table
         self.add_held_out = problems.add_held_out
         self.held_out_ids = problems.held_out_ids
         self.held_out_problem = problems.held_out_problem

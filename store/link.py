@@ -22,7 +22,7 @@ Argument = str | bytes | int | float
 
 SCRIPTS = (
     "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
-    "hold", "facts", "snapshot", "keep_reference", "claim_round", "finish_round",
+    "hold", "facts", "problem_table", "snapshot", "keep_reference", "claim_round", "finish_round",
 )  # fmt: skip
 AWAY = (
     exceptions.ConnectionError, exceptions.TimeoutError, OSError,
