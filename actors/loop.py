@@ -58,7 +58,7 @@ class Actor:
     being given back. A kill −9 leaves it leased, and the lease runs out.
 
     While it has an evaluation round (actors/rounds.py), it loads no newer weights; once there are any, it takes no
-    ticket either, so that what it writes is never older than admission allows for.
+    ticket either, so that what it writes is never older than admission allows for. A run that is done waits for it.
     """
 
     def __init__(
@@ -292,6 +292,8 @@ class Actor:
                 await self._rounds.renew()
                 renewed = now
             phase, reason = await self._store.phase()
-            if phase in ("done", "failed"):
+            if phase == "done" and self._rounds.version is not None:
+                self._behind = True  # nobody trains any more: the round is all that there is to do
+            elif phase in ("done", "failed"):
                 say(f"the run is {phase}{': ' + reason if reason else ''}")
                 self._draining.set()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from actors.config import EvaluationConfig
 from actors.engine import Engine
 from actors.loop import Actor, ActorSettings
 from actors.prompts import encode_prompts
@@ -171,7 +172,7 @@ class _Bench:
             actor=config.actor,
             sampling=config.sampling,
             verifier=config.verifier,
-            evaluation=config.evaluation,
+            evaluation=EvaluationConfig(),
             seed=config.seed,
         )
 

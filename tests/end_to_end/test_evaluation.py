@@ -195,6 +195,20 @@ def test_a_round_is_renewed_while_it_lasts_and_given_back_at_sigterm(base: LiveE
     base.run(play())
 
 
+def test_a_round_that_has_begun_is_finished_when_the_run_is_done(base: LiveEngine, server: EmbeddedServer) -> None:
+    how = EvaluationConfig(every=1, samples_per_problem=60, k=(1,))
+
+    async def play() -> None:
+        async with staged(base, server, "done", countdown(8, 32), how) as stage:
+            await stage.until(stage.store.round_under_way, "it has a round")
+            await stage.store.set_phase("done")
+            await stage.task
+            (one,) = await stage.store.rounds()
+            assert {tally.n for tally in one.tallies} == {60}
+
+    base.run(play())
+
+
 def test_an_actor_that_lost_its_round_drops_it_and_catches_up_with_the_weights(
     base: LiveEngine, server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,5 +77,6 @@ def test_the_fingerprint_moves_with_what_is_learned_and_not_with_where_it_runs()
     assert fingerprint(parse_config({**MINIMAL, "actor": {"count": 3}, "learner": {"steps": 7}}, "b")) == fingerprint(
         base
     )
+    assert fingerprint(parse_config({**MINIMAL, "evaluation": {"every": 5}}, "e")) == fingerprint(base)
     assert fingerprint(parse_config({**MINIMAL, "learner": {"lr": 0.5}}, "c")) != fingerprint(base)
     assert "gating.k" in fingerprint_fields(base)
