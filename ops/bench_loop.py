@@ -106,7 +106,7 @@ def product_s(dtype: str, threads: int) -> float:
     torch.set_num_threads(threads)
     try:
         kind = getattr(torch, dtype)
-        left, right, taken = torch.ones(256, 576, dtype=kind), torch.ones(576, 1536, dtype=kind), []
+        left, right, taken = torch.ones(64, 576, dtype=kind), torch.ones(576, 1536, dtype=kind), []
         for _ in range(3):
             began = time.perf_counter()
             left @ right

@@ -1,6 +1,11 @@
 """One run of the laboratory: its sampler's distribution, its way through the store, and what a stop leaves."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +157,25 @@ def test_splits_never_share_a_problem() -> None:
         ids = [problem.id for part in (parts.train, parts.choose, parts.report) for problem in part]
         assert len(ids) == len(set(ids))
         assert len(parts.choose) == len(parts.report)
+
+
+def test_workers_end_with_the_process_that_started_them_also_in_the_background_of_a_shell() -> None:
+    program = """
+import multiprocessing, os, signal
+from concurrent.futures import ProcessPoolExecutor
+from ops.labs.runner import _prepare
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does to what it starts with &
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare)
+print(pool.submit(os.getpid).result(), flush=True)
+pool.submit(exec, "import time\\nwhile True: time.sleep(0.05)").result()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        worker = int(starter.stdout.readline())
+        starter.kill()
+    until = time.monotonic() + 30
+    while (alive := Path(f"/proc/{worker}").exists()) and time.monotonic() < until:
+        time.sleep(0.1)
+    if alive:
+        os.kill(worker, signal.SIGKILL)
+    assert not alive
