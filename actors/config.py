@@ -130,7 +130,7 @@ class ActorConfig(Section):
     cpu_kv_cache_gib: int = Field(1, ge=1)
     """GiB of keys and values of an engine on CPU."""
 
-    cpu_cores: str | None = None
+    cpu_cores: str | None = Field(None, coerce_numbers_to_str=True)
     """Cores of an engine on CPU, as in `0-3` or `0,2`, counted among those that the actor may use; by default vLLM
     chooses."""
 

@@ -42,6 +42,9 @@ class Sample:
         return self.finish_reason in ("stop", "length")
 
 
+CPU_BLOCK_TOKENS = 32
+"""Prompts share whole blocks of their keys and values. vLLM's own choice on a CPU, 128 tokens, is longer than many a
+prompt, each of which it would then compute once for every completion."""
 _PAUSE: Final[dict[Update, Literal["keep", "wait", "abort"]]] = {"keep": "keep", "drain": "wait", "restart": "abort"}
 
 
@@ -100,6 +103,7 @@ class Engine:
             enforce_eager=current_platform.is_cpu(),
             logprobs_mode="processed_logprobs",
             enable_prefix_caching=True,
+            block_size=CPU_BLOCK_TOKENS if current_platform.is_cpu() else None,
             generation_config="vllm",  # the model's own defaults (top-p, penalties) would bias the ratio
             seed=settings.seed,
             worker_extension_cls=f"{Worker.__module__}.{Worker.__qualname__}",

@@ -12,12 +12,13 @@ class Load:
     or this process came late, the queue doubles, up to a whole batch; while it is longer than it has to be, it shrinks.
     Every ticket in it is a group that will be older when it is trained on.
 
-    `tokens` counts those generated since the start. Every step sets `stepped`; whoever waits for it clears it first.
+    Counted since the start: `tokens` generated; `prompt_tokens`, and of them those `shared`, whose keys and values were
+    there already. Every step sets `stepped`; whoever waits for it clears it first.
     """
 
     def __init__(self, max_sequences: int, group_size: int) -> None:
         self._max_sequences, self._group_size = max_sequences, group_size
-        self._running = self._waiting = self.tokens = 0
+        self._running = self._waiting = self.tokens = self.prompt_tokens = self.shared = 0
         self._full = False
         self._queue = 0.0
         self.stepped = asyncio.Event()
@@ -75,6 +76,8 @@ class Load:
                     super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
                 if iteration_stats is not None:
                     load.tokens += iteration_stats.num_generation_tokens
+                    load.prompt_tokens += iteration_stats.prompt_token_stats.total
+                    load.shared += iteration_stats.prompt_token_stats.cached_tokens
                 if scheduler_stats is not None:
                     load.record(scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs)
 

@@ -141,7 +141,13 @@ class _Bench:
             await self._engine.close()
             await client.close()
             await self._store.close()
-        facts = {"model": str(model), "groups": len(self._ids), "queued_sequences": self._engine.load.queue}
+        load = self._engine.load
+        facts = {
+            "model": str(model),
+            "groups": len(self._ids),
+            "queued_sequences": load.queue,
+            "prompt_tokens_shared": load.shared / load.prompt_tokens,
+        }
         return facts | figures(pairs, updates)
 
     async def _pair(self, bare_first: bool) -> tuple[Measured, Measured]:

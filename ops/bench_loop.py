@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,6 @@ CONFIG = Path(__file__).with_name("configs") / "smollm2.toml"
 JOB = ("learner.lr=1e-5", "sampling.max_completion_tokens=32", "evaluation.method=off", "serve.enabled=false")
 FOLDER = Path("runs/.bench-loop")  # no run can have that name
 FASTER, SERIAL, MEMORY, NOISE = 4.0, 1.05, 2.0, -2.0
-TRIAL_STEPS = 3
-"""Steps of TRL in fp32 and in bf16, before the faster of the two does the job."""
 
 Phase = dict[str, Any]
 """What one way to do the job took. seconds: from when all is loaded to the end of the last step; completions: trained
@@ -46,7 +45,7 @@ def run(steps: int, with_peer: bool, overrides: Sequence[str] = (), folder: Path
     the config, draws, keeps every group in its store, and publishes every version to disk. TRL generates by
     `transformers`, as it does by default, all completions of a step in one batch; its vLLM mode supports vLLM up to
     0.31, and none of the builds for CPUs that Verge runs on, and its continuous batching is not tried. It multiplies in
-    bf16 where a trial says that this is faster here, and keeps activations, which by default it computes twice.
+    bf16 where a product of matrices is faster in it here, and keeps activations, which by default it computes twice.
 
     Verge runs twice, as `verge up`: as configured, and with max_lag 0, where each side has every core while the other
     waits. The second says what generation and training cost one after another.
@@ -68,8 +67,7 @@ def run(steps: int, with_peer: bool, overrides: Sequence[str] = (), folder: Path
     found: dict[str, Phase] = {}
     if with_peer:
         python = peer.environment(peer.cache_folder())
-        trials = {bf16: phases.trl(python, bf16, TRIAL_STEPS) for bf16 in (False, True)}
-        found["trl"] = phases.trl(python, faster(trials), steps)
+        found["trl"] = phases.trl(python, bf16=product_s("bfloat16", cores) < product_s("float32", cores))
     found["asynchronous"] = phases.verge("asynchronous", ())
     found["synchronous"] = phases.verge("synchronous", every_core)
     shutil.rmtree(folder)
@@ -100,10 +98,22 @@ def in_standard_errors(values: Any) -> float:
     return 0.0 if mean == 0 else float(np.divide(mean, spread / np.sqrt(len(values))))
 
 
-def faster(trials: Mapping[bool, Phase]) -> bool:
-    """Which of the trials took less, its first step aside."""
-    seconds = {kind: sum(map(_total_s, trial["steps"][1:])) for kind, trial in trials.items()}
-    return min(seconds, key=lambda kind: seconds[kind])
+def product_s(dtype: str, threads: int) -> float:
+    """Seconds of a product of matrices as large as a layer's: the best of some."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        kind = getattr(torch, dtype)
+        left, right, taken = torch.ones(64, 576, dtype=kind), torch.ones(576, 1536, dtype=kind), []
+        for _ in range(3):
+            began = time.perf_counter()
+            left @ right
+            taken.append(time.perf_counter() - began)
+        return min(taken)
+    finally:
+        torch.set_num_threads(before)
 
 
 def table(found: Mapping[str, Any]) -> Table:
@@ -146,19 +156,19 @@ class _Phases:
         shutil.rmtree(scratch)
         return phase
 
-    def trl(self, python: Path, bf16: bool, steps: int) -> Phase:
+    def trl(self, python: Path, bf16: bool) -> Phase:
         """By TRL's GRPOTrainer."""
         prepared = prepare(self._config)
 
         def measure(scratch: Path) -> Phase:
-            given = peer.job(self._config, prepared, self._cores, bf16, scratch) | {"steps": steps}
+            given = peer.job(self._config, prepared, self._cores, bf16, scratch)
             judge = peer.Judge(self._config, prepared)
             try:
                 return of_peer(peer.play(python, given, judge.rewards))
             finally:
                 judge.close()
 
-        return self._once(f"trl-{'bf16' if bf16 else 'fp32'}-{steps}", measure)
+        return self._once("trl", measure)
 
     def verge(self, name: str, overrides: tuple[str, ...]) -> Phase:
         """By `verge up`."""
@@ -239,7 +249,3 @@ def of_peer(said: dict[str, Any]) -> Phase:
         "peak_mib": said["peak_kib"] / 1024,
         "steps": steps,
     }
-
-
-def _total_s(step: Mapping[str, float]) -> float:
-    return step["generation_s"] + step["training_s"] + step["rest_s"]

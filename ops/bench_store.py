@@ -48,13 +48,14 @@ def run(
     Returns:
         `checks`: commit_over_raw_set, the worst of the grid; commit_p99_ms, the worst with one producer;
         draw_fetch_64_of_<n>_ms for the largest pool; mirror_cold_s; mirror_per_100_groups_ms; query_<n>_s;
-        commit_slowdown_under_query. Beside them every cell of the grid, and draw + fetch by pool size.
+        commit_slowdown_under_query, with one question a second of a mirror that is kept, as the live page asks. Beside
+        them the same with each question from cold; every cell of the grid; and draw + fetch by pool size.
     """
     with tempfile.TemporaryDirectory(prefix="verge-bench-") as folder, EmbeddedServer(Path(folder)) as server:
         load = Load(server.info.port, server.password, server.pid)
         grid = [_cell(load, count, size, seconds) for size in payloads for count in producers]
         reading = asyncio.run(_reading(load, pools, problems))
-        slowdown = _slowdown_under_query(load, seconds)
+        slowdown, cold_slowdown = _slowdowns_under_query(load, seconds, problems)
     worst = min(cell["ratio"] for cell in grid)
     p99 = max(cell["commit_p99_ms"] for cell in grid if cell["producers"] == 1)
     fetch = reading["draw_fetch"][-1]
@@ -68,6 +69,7 @@ def run(
             at_most(f"query_1e{_power(problems)}_s", reading["query_s"], 1.0),
             at_most("commit_slowdown_under_query", slowdown, 0.1),
         ],
+        "commit_slowdown_under_cold_query": cold_slowdown,
         "grid": grid,
         **reading,
     }
@@ -107,12 +109,12 @@ def _payload_bytes(payload_bytes: int) -> int:
 
 
 def _commits(
-    load: Load, producers: int, payload_bytes: int, seconds: float, beside: str = ""
+    load: Load, producers: int, payload_bytes: int, seconds: float, problems: int = 1000, beside: str = ""
 ) -> tuple[float, np.ndarray[Any, Any], float]:
-    """Commits per second of a new run, with a `beside` role working at the same time."""
-    run = f"commits-{time.monotonic_ns()}"
-    asyncio.run(_prepare(load, run, producers * TICKETS))
-    other = _Role(load, "reading", beside, payload_bytes, 30.0) if beside else None
+    """Commits per second of a run of so many problems, with a `beside` role working on it at the same time."""
+    run = f"commits-{problems}"
+    asyncio.run(_prepare(load, run, producers * TICKETS, problems))
+    other = _Role(load, run, beside, payload_bytes, 30.0) if beside else None
     if other:
         other.start()
     try:
@@ -123,12 +125,13 @@ def _commits(
         asyncio.run(_clear(load, run))
 
 
-async def _prepare(load: Load, run: str, tickets: int) -> None:
+async def _prepare(load: Load, run: str, tickets: int, problems: int) -> None:
     store = await load.connect(run)
-    ids = [f"problem {i}" for i in range(1000)]
-    await store.add_problems(Problem(problem_id, "?", "scripted") for problem_id in ids)
+    ids = [f"problem {i}" for i in range(problems)]
+    if len(await store.problem_ids()) < problems:
+        await store.add_problems(Problem(problem_id, "?", "scripted") for problem_id in ids)
     for start in range(0, tickets, 1000):
-        await store.issue([ids[i % 1000] for i in range(start, min(tickets, start + 1000))], tickets)
+        await store.issue([ids[i % problems] for i in range(start, min(tickets, start + 1000))], 10**9)
     await store.close()
 
 
@@ -225,10 +228,12 @@ async def _draw_fetch(store: Store, pool: list[str], rng: np.random.Generator) -
     return 1e3 * float(np.median(taken))
 
 
-def _slowdown_under_query(load: Load, seconds: float) -> float:
-    """Share of commits per second lost while another process asks about all problems once a second, from cold."""
-    alone, beside = [], []
+def _slowdowns_under_query(load: Load, seconds: float, problems: int) -> list[float]:
+    """Shares of commits per second lost while another process asks about all problems once a second: of a mirror that
+    it keeps, and from cold."""
+    rates: dict[str, list[float]] = {"": [], "asking": [], "asking_cold": []}
     for _ in range(3):
-        alone.append(_commits(load, 1, PAYLOADS[0], seconds)[0])
-        beside.append(_commits(load, 1, PAYLOADS[0], seconds, beside="asking")[0])
-    return 1.0 - float(np.median(beside) / np.median(alone))
+        for beside, found in rates.items():
+            found.append(_commits(load, 1, PAYLOADS[0], seconds, problems, beside)[0])
+    alone, *slower = (float(np.median(found)) for found in rates.values())
+    return [1.0 - rate / alone for rate in slower]

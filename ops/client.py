@@ -6,7 +6,6 @@ run.list_problems(where="posterior_mean < 0.1 and attempts >= 16", sort="-gate",
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,7 +104,7 @@ class StoredRun:
 
     def group_log(self) -> list[dict[str, Any]]:
         """As `Run`."""
-        return [asdict(entry) for entry in self.ask(lambda store, _: queries.group_log(store))]
+        return [entry._asdict() for entry in self.ask(lambda store, _: queries.group_log(store))]
 
     def changes(self, after_version: int, to_version: int) -> dict[str, list[str]]:
         """As `Run`."""

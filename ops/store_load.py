@@ -1,6 +1,7 @@
 """Processes that load a store for `verge bench store`: commits, and the raw SETs they are held against."""
 
 import asyncio
+import gc
 import os
 import socket
 import time
@@ -11,6 +12,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from store.client import Store
+from store.mirror import Mirror
 from store.queries import Gate, list_problems
 from store.wire import Completion, RolloutGroup, Span, Ticket, Verdict
 
@@ -88,6 +90,8 @@ async def _commit(load: Load, run: str, payload_bytes: int, seconds: float, pipe
         tickets.extend(await store.take(name, 250, block_ms=1000))
     groups = iter([payload_group(ticket, payload_bytes) for ticket in tickets])
     latencies: list[float] = []
+    gc.collect()
+    gc.freeze()  # as an actor does: no collection goes through what was made before
     pipe.send("ready")
     await asyncio.to_thread(pipe.recv)
     began = time.monotonic()
@@ -106,17 +110,25 @@ async def _commit(load: Load, run: str, payload_bytes: int, seconds: float, pipe
 
 
 def asking(load: Load, run: str, _payload_bytes: int, seconds: float, pipe: Connection) -> None:
-    """Ask about all problems, from cold, once a second."""
-    asyncio.run(_ask(load, run, seconds, pipe))
+    """Ask about all problems once a second, of a mirror that is kept, as the live page does."""
+    asyncio.run(_ask(load, run, seconds, pipe, keep=True))
 
 
-async def _ask(load: Load, run: str, seconds: float, pipe: Connection) -> None:
+def asking_cold(load: Load, run: str, _payload_bytes: int, seconds: float, pipe: Connection) -> None:
+    """The same, but every time from cold, as `verge state list` does once."""
+    asyncio.run(_ask(load, run, seconds, pipe, keep=False))
+
+
+async def _ask(load: Load, run: str, seconds: float, pipe: Connection, keep: bool) -> None:
     store = await load.connect(run)
+    mirror = Mirror(store, pool=False) if keep else None
+    if mirror:
+        await mirror.sync()
     pipe.send("ready")
     await asyncio.to_thread(pipe.recv)
     began = time.monotonic()
     while (now := time.monotonic()) < began + seconds:
-        await list_problems(store, Gate(), where="posterior_mean < 0.7", sort="-gate", limit=20)
+        await list_problems(store, Gate(), where="posterior_mean < 0.7", sort="-gate", limit=20, mirror=mirror)
         await asyncio.sleep(max(0.0, now + 1.0 - time.monotonic()))
 
 

@@ -55,6 +55,7 @@ class Store:
         self.problem_ids = problems.problem_ids
         self.problem_facts = problems.problem_facts
         self.problem_rows = problems.problem_rows
+        self.problem_table = problems.problem_table
 
         self.issue = tickets.issue
         self.room = tickets.room

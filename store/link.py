@@ -22,7 +22,7 @@ Argument = str | bytes | int | float
 
 SCRIPTS = (
     "open", "add_problems", "issue", "take", "renew", "commit", "refuse", "use", "retire", "rollback", "announce",
-    "hold", "facts", "snapshot", "keep_reference",
+    "hold", "facts", "problem_table", "snapshot", "keep_reference",
 )  # fmt: skip
 AWAY = (
     exceptions.ConnectionError, exceptions.TimeoutError, OSError,

@@ -1,6 +1,8 @@
 """The facts of every problem and of the pool as numpy columns, kept up to date from the groups log."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,18 @@ class PoolGroup:
     entry: GroupEntry
     uses: int = 0
     last_step: int = -1
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """A mirror makes many objects and no garbage: looking for it, again and again, would be a third of the work."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Mirror:
@@ -115,6 +129,10 @@ class Mirror:
         Raises:
             VergeError: the run does not exist.
         """
+        with _nothing_collected():
+            return await self._sync()
+
+    async def _sync(self) -> list[GroupEntry]:
         if not self._cursor:
             await self._load()
         fresh: list[GroupEntry] = []
@@ -123,7 +141,7 @@ class Mirror:
             if self._cursor != "0-0":
                 if not read or read[0].stream_id != self._cursor:
                     self._forget()
-                    return await self.sync()
+                    return await self._sync()
                 del read[0]
             await self._load_new_problems()
             fresh.extend(self._take_in(read))
@@ -144,22 +162,20 @@ class Mirror:
                 self.pool[entry.id] = PoolGroup(entry, uses, last_step)
 
     async def _load_new_problems(self) -> None:
-        while ids := await self._store.problem_ids(len(self.ids), _BATCH):
-            await self._load_rows(ids)
-
-    async def _load_rows(self, ids: Sequence[str]) -> None:
         fields = [field for field, _ in _COLUMNS.values()]
-        *facts, last_seen = zip(*await self._store.problem_rows(ids, [*fields, "last_seen"]), strict=True)
-        start = len(self.ids)
-        self._grow(start + len(ids))
-        self.ids.extend(ids)
-        self.index.update(zip(ids, range(start, start + len(ids)), strict=True))
-        for (name, (_, dtype)), values in zip(_COLUMNS.items(), facts, strict=True):
-            self._column(name)[start:] = np.array([value or b"0" for value in values]).astype(dtype)
         cursor = stream_order(self._cursor)
-        for row, seen in enumerate(last_seen, start):
-            if seen and (order := stream_order(seen.decode())) > cursor:
-                self._ahead[row] = order
+        while True:
+            start = len(self.ids)
+            ids, facts, late = await self._store.problem_table(start, fields, self._cursor)
+            if not ids:
+                return
+            self._grow(start + len(ids))
+            self.ids.extend(ids)
+            self.index.update(zip(ids, range(start, start + len(ids)), strict=True))
+            for (name, (_, dtype)), numbers in zip(_COLUMNS.items(), facts, strict=True):
+                self._column(name)[start:] = np.fromstring(numbers, dtype, sep=" ")
+            orders = ((start + place, stream_order(seen)) for place, seen in late)
+            self._ahead.update((row, order) for row, order in orders if order > cursor)
 
     def _grow(self, rows: int) -> None:
         capacity = len(self._columns["attempts"])

@@ -9,7 +9,7 @@ import msgpack
 
 from store.errors import VergeError
 from store.keys import Keys
-from store.link import Link
+from store.link import Argument, Link
 from store.wire import MAX_TEXT, Message, Problem, ProblemFacts
 
 T = TypeVar("T")
@@ -66,6 +66,24 @@ class Problems:
         end = -1 if count is None else start + count - 1
         found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, end))
         return [problem_id.decode() for problem_id in found]
+
+    async def problem_table(
+        self, start: int, fields: Sequence[str], after: str
+    ) -> tuple[list[str], list[bytes], list[tuple[int, str]]]:
+        """Number-valued facts of the problems from number `start` on, as many as one call should carry.
+
+        Args:
+            after: stream id of a group.
+
+        Returns:
+            ids; for each field the numbers of these problems as text, separated by spaces, 0 where there is none; and
+            (place among these, `last_seen`) of at least those that were last seen after `after`.
+        """
+        prefix, last = self._keys.problem(""), start + _FACTS_CHUNK - 1
+        arguments: list[Argument] = [prefix, start, last, after, *fields, "last_seen"]
+        packed = await self._link.run("problem_table", [self._keys.problems], arguments)
+        ids, columns, late = msgpack.unpackb(packed, raw=True)
+        return [name.decode() for name in ids], list(columns), [(place, seen.decode()) for place, seen in late]
 
     async def problem_facts(self, problem_ids: Sequence[str]) -> list[ProblemFacts]:
         """What is known of many problems, aligned with `problem_ids`."""

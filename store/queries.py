@@ -255,7 +255,7 @@ def _history(entries: Sequence[GroupEntry], gamma: float, gate: Gate) -> list[di
     for entry in entries:
         a, b, version = posterior.discount(a, b, version, entry.c, entry.G, entry.version_min, gamma)
         now = {name: float(value) for name, value in _opinions(a, b, gate).items()}
-        steps.append({**asdict(entry), "evidence_a": float(a), "evidence_b": float(b), **now})
+        steps.append({**entry._asdict(), "evidence_a": float(a), "evidence_b": float(b), **now})
     if steps:
         after_a, after_b = (np.array([step[name] for step in steps]) for name in ("evidence_a", "evidence_b"))
         low, high = posterior.credible_interval(after_a, after_b, prior=gate.prior)

@@ -9,7 +9,7 @@ import re
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgpack
 import numpy as np
@@ -155,9 +155,11 @@ class RolloutGroup:
         return sum(len(item.token_ids) for item in self.evidence)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupEntry:
-    """The index facts of a committed group, as they stand in the groups stream; `time_s` is the server's clock."""
+class GroupEntry(NamedTuple):
+    """The index facts of a committed group, as they stand in the groups stream; `time_s` is the server's clock.
+
+    A tuple, because a mirror makes 10^5 of them, and a frozen dataclass takes several times as long to make.
+    """
 
     id: str
     stream_id: str

@@ -51,11 +51,21 @@ def _collapse() -> Iterator[RunSettings]:
     yield from (run_of(**ablation) for ablation in ABLATIONS)
     yield from _easy()
     yield from _stale(16)
+    yield from (run_of(method, lr=SLOWER) for method in METHODS)
     for base in (1, 2):
         yield from (run_of(method, base=base, seed=base) for method in METHODS[len(CORE) :])
+        yield from (run_of(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
+        yield from _moved(_stale(4), base)
+        yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
+        yield from (run_of("fade_bbg", base=base, seed=base, gating={"k": k}) for k in DIAL)
+    for seed, base in ((1, 0), (2, 1), (0, 2), (2, 0), (0, 1), (1, 2)):
+        yield from (run_of(method, base=base, seed=seed) for method in METHODS)
+        yield from (run_of("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
+    for base in (1, 2):
+        yield from _moved(_longer(), base)
+        yield from _moved(_easy(), base)
+        yield from _moved(_stale(16), base)
         yield from (run_of(method, base=base, seed=base, lr=FASTER) for method in METHODS)
-    yield from (run_of(method, lr=SLOWER) for method in METHODS)
-    yield from _replicas()
 
 
 def _stale(lag: int) -> Iterator[RunSettings]:
@@ -82,21 +92,6 @@ def _easy() -> Iterator[RunSettings]:
     yield from (run_of(method, gating=HIGH_TARGET, **given) for method in ("fade_bbg",))
     yield from (run_of(method, **given) for method in ("maxrl", "power", "asym_grpo"))
     yield run_of("fade", gating=RELATIVE, **given)
-
-
-def _replicas() -> Iterator[RunSettings]:
-    """The rest of three seeds on each of three bases, every method at every rate, and the other studies with them."""
-    for seed, base in ((1, 0), (2, 1), (0, 2), (2, 0), (0, 1), (1, 2)):
-        for rate in (RATE, FASTER):
-            yield from (run_of(method, base=base, seed=seed, lr=rate) for method in METHODS)
-        yield from (run_of("fade_bbg", base=base, seed=seed, gating={"k": k}) for k in DIAL)
-    for base in (1, 2):
-        for lag in (4, 16):
-            yield from _moved(_stale(lag), base)
-        yield from (run_of(base=base, seed=base, **ablation) for ablation in ABLATIONS)
-        yield from _moved(_easy(), base)
-        yield from _moved(_longer(), base)
-        yield from (run_of(method, base=base, seed=base, lr=SLOWER) for method in METHODS)
 
 
 def _moved(runs: Iterator[RunSettings], base: int) -> Iterator[RunSettings]:

@@ -74,7 +74,8 @@ def api(config: RunConfig, watch: Watch, texts: Texts) -> APIRouter:
         """Every committed group of the run, oldest first: the log from which all counts follow."""
         await watch.now()
         entries = await watch.log.page(watch.store, offset, limit)
-        page = {"total": len(watch.log), "offset": offset, "limit": limit, "groups": [asdict(e) for e in entries]}
+        groups = [entry._asdict() for entry in entries]
+        page = {"total": len(watch.log), "offset": offset, "limit": limit, "groups": groups}
         return answers.GroupPage.model_validate(page)
 
     @router.get("/group")

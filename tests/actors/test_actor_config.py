@@ -49,6 +49,10 @@ print(open(group).read().split()[-1] if os.path.exists(group) else 7)
     assert ended.stdout.split() == [str(min(before + 7, 19)), "7"], ended.stderr
 
 
+def test_one_core_may_be_named_by_a_number() -> None:
+    assert ActorConfig.model_validate({"cpu_cores": 1}).cpu_cores == "1"
+
+
 @pytest.mark.parametrize("niceness", [-1, 20])
 def test_niceness_is_that_of_linux(niceness: int) -> None:
     with pytest.raises(ValueError, match="niceness"):

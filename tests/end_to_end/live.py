@@ -25,7 +25,7 @@ class LiveEngine:
             model=model,
             version=0,
             dtype="float32",
-            context_tokens=32,
+            context_tokens=64,
             max_completion_tokens=8,
             group_size=8,
             temperature=1.0,

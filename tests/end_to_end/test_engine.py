@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from actors.config import VerifierConfig
-from actors.engine import Sample
+from actors.engine import CPU_BLOCK_TOKENS, Sample
 from actors.verifiers import Verifiers
 from learner.batches import TrainCompletion, TrainGroup, pack
 from learner.config import CorrectionConfig, LearnerConfig, LoraConfig, ObjectiveConfig
@@ -159,6 +159,16 @@ def test_many_groups_at_once_are_sent_one_in_a_round_of_the_event_loop(live: Liv
         return most
 
     assert live.run(most_in_a_round()) == 1
+
+
+def test_the_completions_of_a_group_share_their_prompt(live: LiveEngine) -> None:
+    """All but the last block of it, which is not whole, and but for the first of them."""
+    load = live.engine.load
+    asked, shared = load.prompt_tokens, load.shared
+    prompt = np.resize(prompt_ids(live), CPU_BLOCK_TOKENS + 3)
+    live.run(live.engine.generate(prompt))
+    assert load.prompt_tokens - asked == 8 * len(prompt)
+    assert load.shared - shared == 7 * CPU_BLOCK_TOKENS
 
 
 def test_what_has_been_imported_is_not_collected_again_while_there_is_an_engine(live: LiveEngine) -> None:

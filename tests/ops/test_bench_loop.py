@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from actors.problems import load_problems
 from ops import peer
-from ops.bench_loop import CONFIG, JOB, faster, figures, in_standard_errors, of_peer, of_verge
+from ops.bench_loop import CONFIG, JOB, figures, in_standard_errors, of_peer, of_verge, product_s
 from ops.config import RunConfig, load_config
 from ops.prepare import Prepared
 from ops.process_tree import PeakMemory, open_files, rss_kib, tree
@@ -125,11 +126,11 @@ def test_the_difference_is_in_standard_errors_of_its_mean() -> None:
     assert in_standard_errors(np.zeros(3)) == 0.0
 
 
-def test_the_trial_without_its_first_step_decides() -> None:
-    slow_start, slow = phase(0, [0.0] * 3, (1.0, 1.0), 0), phase(0, [0.0] * 3, (1.0, 2.0), 0)
-    slow_start["steps"][0]["training_s"] = 100.0
-    assert faster({False: slow_start, True: slow}) is False
-    assert faster({False: slow, True: slow_start}) is True
+def test_a_product_of_matrices_is_timed_in_either_type_and_leaves_the_threads_alone() -> None:
+    threads = torch.get_num_threads()
+    for dtype in ("float32", "bfloat16"):
+        assert 0 < product_s(dtype, 1) < 10
+    assert torch.get_num_threads() == threads
 
 
 def test_a_peer_that_fails_is_one_line_with_its_reason(tmp_path: Path) -> None:
