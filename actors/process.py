@@ -1,5 +1,6 @@
 """An actor's process: it waits for weights, starts an engine on them, and rolls out until the run ends."""
 
+import asyncio
 import signal
 import time
 from dataclasses import replace
@@ -8,7 +9,7 @@ from actors.engine import Engine
 from actors.log import SAY_WHY_EVERY_S, say
 from actors.loop import Actor, ActorSettings, Observe
 from actors.settings import engine_settings
-from actors.weights import Snapshots, scratch_folder
+from actors.weights import Snapshots, Whole, scratch_folder
 from store.client import Store
 from store.errors import VergeError
 
@@ -33,16 +34,34 @@ async def run_actor(settings: ActorSettings, observe: Observe | None = None) -> 
         await store.close()
 
 
+async def weights_to_serve(store: Store, snapshots: Snapshots) -> Whole:
+    """The newest weights, once there are any and the run goes on.
+
+    Of a run that is over there is nothing to roll out, and an engine would be started only to end: whoever keeps actors
+    alive (Kubernetes, compose) may start them again and again. The learner that continues it says that it goes on.
+    """
+    began = said = time.monotonic()
+    told = ""
+    while True:
+        phase, reason = await store.phase()
+        if phase == "running":
+            if (snapshot := await snapshots.newest(-1, block_ms=1000)) is not None:
+                return snapshot
+            if time.monotonic() - said > SAY_WHY_EVERY_S:
+                said = time.monotonic()
+                say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
+            continue
+        over = f"the run is {phase}{': ' + reason if reason else ''}"
+        if over != told:
+            say(f"{over}; waiting for a learner that continues it")
+            told = over
+        await asyncio.sleep(1)
+
+
 async def _serve(settings: ActorSettings, store: Store, snapshots: Snapshots, observe: Observe | None) -> None:
     from transformers import AutoTokenizer
 
-    snapshot = None
-    began = said = time.monotonic()
-    while snapshot is None:
-        snapshot = await snapshots.newest(-1, block_ms=1000)
-        if time.monotonic() - said > SAY_WHY_EVERY_S:
-            said = time.monotonic()
-            say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
+    snapshot = await weights_to_serve(store, snapshots)
     version, folder = snapshot.manifest.version, snapshot.folder
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     signal.signal(signal.SIGTERM, _stop_starting)

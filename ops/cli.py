@@ -155,7 +155,11 @@ def tiny(
     """Pre-train a tiny Llama (0.3 M parameters) on generated demonstrations, in under two minutes."""
     from ops.tiny import build_tiny
 
-    result = build_tiny(out, family=family, seed=seed, steps=steps)
+    def say(step: int, steps: int, loss: float) -> None:
+        if step % 200 == 0 or step == steps:
+            print(f"tiny: step {step} of {steps}, loss {loss:.3f} nats per token", file=sys.stderr, flush=True)
+
+    result = build_tiny(out, family=family, seed=seed, steps=steps, progress=say)
     print(json.dumps(result, indent=2) if as_json else "\n".join(f"{key}: {value}" for key, value in result.items()))
 
 

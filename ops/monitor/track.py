@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ def track(run: Path, overrides: Sequence[str] = ()) -> None:
         folder = config.run_folder / FOLDER
         with _its_faults(config.track.kind):
             tracker = tracker_of(config, folder)
+        said = f"track: {config.track.kind} is told of run {config.name}; its files are in {folder}"
+        print(said, file=sys.stderr, flush=True)
         try:
             asyncio.run(_follow(config, url, password, Telling(tracker, folder / "told.json")))
         finally:

@@ -29,7 +29,7 @@ _PACKAGES = ("fastapi", "jinja2", "prometheus_client", "tokenizers", "uvicorn")
 
 
 def serve(run: Path, overrides: Sequence[str] = ()) -> None:
-    """Serve a run, live or finished, until SIGINT or SIGTERM.
+    """Serve a run, live or finished, until SIGINT or SIGTERM. In a store of `store.url` it waits for the run.
 
     Raises:
         VergeError: the run has no store yet, the address cannot be listened on, the token file is unusable, or a
@@ -38,13 +38,8 @@ def serve(run: Path, overrides: Sequence[str] = ()) -> None:
     _check_installed()
     config = open_config(run, overrides)
     token = token_for(config)
-    with store_of(config) as (url, password), listen(config) as listening:
-        where = address(config.serve.host, listening.getsockname()[1])
-        _leave(config.run_folder / URL_FILE, {"url": where, "port": listening.getsockname()[1], "pid": os.getpid()})
-        print(f"serve: run {config.name} at {where}", file=sys.stderr, flush=True)
-        if token is not None:
-            print(f"serve: it asks for the token in {token[1]}", file=sys.stderr, flush=True)
-        asyncio.run(_serve(config, url, password, listening, token[0] if token else None))
+    with store_of(config) as (url, password):
+        asyncio.run(_serve(config, url, password, token))
 
 
 def _check_installed() -> None:
@@ -82,9 +77,32 @@ def _leave(path: Path, facts: dict[str, object]) -> None:
         write_atomically(path, json.dumps(facts))
 
 
-async def _serve(
-    config: RunConfig, url: str, password: str | None, listening: socket.socket, token: str | None
-) -> None:
+async def _until_there_is_a_run(store: Store, config: RunConfig) -> None:
+    """Where store, learner and page are started at once, the learner opens the run when it has read its problems."""
+    waits = False
+    while not await store.meta():
+        if config.store.url is None:
+            raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
+        if not waits:
+            said = f"serve: the store has no run {config.name!r} yet; waiting for the learner that opens it"
+            print(said, file=sys.stderr, flush=True)
+        waits = True
+        await asyncio.sleep(1)
+
+
+@contextlib.contextmanager
+def _listening(config: RunConfig, token_file: Path | None) -> Iterator[socket.socket]:
+    """The page's socket, said to whoever started us and left for whoever looks for the page."""
+    with listen(config) as listening:
+        where = address(config.serve.host, listening.getsockname()[1])
+        _leave(config.run_folder / URL_FILE, {"url": where, "port": listening.getsockname()[1], "pid": os.getpid()})
+        print(f"serve: run {config.name} at {where}", file=sys.stderr, flush=True)
+        if token_file is not None:
+            print(f"serve: it asks for the token in {token_file}", file=sys.stderr, flush=True)
+        yield listening
+
+
+async def _serve(config: RunConfig, url: str, password: str | None, token: tuple[str, Path] | None) -> None:
     import uvicorn
 
     from ops.serve.app import application
@@ -97,12 +115,11 @@ async def _serve(
 
     store = await Store.connect(url, config.name, password, patience_s=config.store.patience_s)
     try:
-        if not await store.meta():
-            raise VergeError(f"the store has no run {config.name!r} yet; `verge up` starts it")
+        await _until_there_is_a_run(store, config)
         store.link.hurry(_STORE_PATIENCE_S)
         server = Server(
             uvicorn.Config(
-                application(config, Watch(store, gate_of(config)), token),
+                application(config, Watch(store, gate_of(config)), token[0] if token else None),
                 http=Prompt,  # an h11, which bounds the size of a request's head
                 ws="none",
                 h11_max_incomplete_event_size=_HEADER_BYTES,
@@ -115,6 +132,7 @@ async def _serve(
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
-        await server.serve(sockets=[listening])
+        with _listening(config, token[1] if token else None) as listening:
+            await server.serve(sockets=[listening])
     finally:
         await store.close()

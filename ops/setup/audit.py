@@ -4,7 +4,8 @@
     python ops/setup/audit.py dependencies        # make audit
 
 Secrets are detect-secrets' to find; `.secrets.baseline` holds those of its findings that are none. Advisories are
-pip-audit's to find, at an index; where none answers, it says that nothing was audited, and that is no failure.
+pip-audit's to find, at PyPI's own JSON API (which few mirrors have) or at OSV's; where neither answers, it says that
+nothing was audited, and that is no failure.
 """
 
 import json
@@ -17,6 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 BASELINE = ROOT / ".secrets.baseline"
 LOCK = ROOT / "requirements.lock"
+SERVICES = ("pypi", "osv")
+"""Whom pip-audit asks, in this order, until one answers."""
 WITHIN_S = 120
 ACCEPTED: dict[str, str] = {}
 """Advisories that we live with, by id, each with the reason."""
@@ -57,39 +60,47 @@ def _scan(root: Path, files: Sequence[str]) -> Any:
     return named
 
 
-def judge(report: str) -> tuple[list[str], str]:
-    """What pip-audit's JSON says: (advisories that are not accepted, a line on what was audited)."""
+def judge(report: str) -> tuple[list[str], str, bool]:
+    """What pip-audit's JSON says: (advisories not accepted, a line on what was audited, whether anything was)."""
     packages = json.loads(report)["dependencies"]
     audited = [package for package in packages if "skip_reason" not in package]
     if not audited:
         why = packages[0]["skip_reason"] if packages else "the lock names no package"
-        return [], f"not audited: no index answered for any of {len(packages)} packages ({why})"
+        return [], f"it knows none of {len(packages)} packages ({why})", False
     flaws = [
         f"{package['name']} {package['version']}: {flaw['id']}, mended in {', '.join(flaw['fix_versions']) or 'none'}"
         for package in audited
         for flaw in package["vulns"]
         if flaw["id"] not in ACCEPTED
     ]
-    return flaws, f"audited: {len(audited)} of {len(packages)} packages, {len(flaws)} advisories"
+    return flaws, f"audited: {len(audited)} of {len(packages)} packages, {len(flaws)} advisories", True
+
+
+def ask(service: str, lock: Path) -> tuple[list[str], str, bool]:
+    """As `judge`, of what one service says."""
+    command = [sys.executable, "-m", "pip_audit", "-r", str(lock), "--no-deps", "--disable-pip", "-f", "json"]
+    options = ["--vulnerability-service", service, "--progress-spinner", "off", "--timeout", "5"]
+    try:
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return [], f"no answer within {WITHIN_S} s", False
+    if not done.stdout.startswith("{"):
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        return [], f"pip-audit said {said[-1]}", False
+    return judge(done.stdout)
 
 
 def audit_dependencies(lock: Path = LOCK) -> int:
     """Ask for advisories. Exit status 1 where there is one; 0 where there is none, or nobody to ask."""
-    command = [sys.executable, "-m", "pip_audit", "-r", str(lock), "--no-deps", "--disable-pip", "-f", "json"]
-    try:
-        done = subprocess.run(
-            [*command, "--progress-spinner", "off", "--timeout", "5"], capture_output=True, text=True, timeout=WITHIN_S
-        )
-    except subprocess.TimeoutExpired:
-        print(f"not audited: no index answered within {WITHIN_S} s")
-        return 0
-    if not done.stdout.startswith("{"):
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        print(f"not audited: pip-audit said {said[-1]}")
-        return 0
-    flaws, summary = judge(done.stdout)
-    print("\n".join([*flaws, summary]))
-    return 1 if flaws else 0
+    unanswered = []
+    for service in SERVICES:
+        flaws, summary, audited = ask(service, lock)
+        if audited:
+            print("\n".join([*flaws, summary]))
+            return 1 if flaws else 0
+        unanswered.append(f"{service}: {summary}")
+    print("not audited, as no index answered: " + "; ".join(unanswered))
+    return 0
 
 
 def main(words: Sequence[str]) -> int:

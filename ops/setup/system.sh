@@ -1,6 +1,6 @@
 #!/bin/sh
 # system.sh [test]: system packages that a part of Verge uses; with `test`, also the browser of the page's tests and the
-# tool that tests the alerts.
+# Prometheus that the alerts and the dashboard are tested by.
 # Installed where we are root on Debian or Ubuntu; elsewhere one line names the command, and set-up goes on: what needs
 # them says so itself.
 set -eu
@@ -14,15 +14,15 @@ if [ "${1:-}" = test ] && grep -q '^ID=debian' /etc/os-release 2>/dev/null; then
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 fi
 
-get_promtool() {  # out of the package of the server, which apt would start
+get_prometheus() {  # out of its package, which would have apt start a server
     dir=$(mktemp -d)
     (cd "$dir" && apt-get update -qq && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . &&
-        install usr/bin/promtool /usr/local/bin/) >/dev/null 2>&1 ||
-        echo "setup: no promtool (Debian's package prometheus has it): the alerts are not tested by Prometheus itself"
+        install usr/bin/prometheus usr/bin/promtool /usr/local/bin/) >/dev/null 2>&1 ||
+        echo "setup: no prometheus (Debian has it): it does not test its configuration, the alerts and the dashboard"
     rm -rf "$dir"
 }
-if [ "${1:-}" = test ] && ! command -v promtool >/dev/null 2>&1 && [ "$(id -u)" = 0 ] &&
-    command -v apt-get >/dev/null 2>&1; then get_promtool; fi
+if [ "${1:-}" = test ] && ! { command -v prometheus && command -v promtool; } >/dev/null 2>&1 &&
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then get_prometheus; fi
 
 [ -n "$missing" ] || exit 0
 

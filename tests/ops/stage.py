@@ -1,6 +1,10 @@
-"""The run `demo` as the documents speak of it, with scripted groups in place of hours of training."""
+"""What a user's machine has: the command `verge`, and the run `demo` as the documents speak of it, with scripted groups
+in place of hours of training."""
 
 import asyncio
+import os
+import shlex
+import sys
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -39,3 +43,14 @@ def demo_run(folder: Path, model: Path) -> None:
 
     with EmbeddedServer(folder) as server:
         asyncio.run(fill(server.url, server.password))
+
+
+def with_verge(folder: Path) -> dict[str, str]:
+    """An environment in which `verge`, from `folder`/bin, and the programs of this Python are commands."""
+    verge = folder / "bin" / "verge"
+    verge.parent.mkdir()
+    verge.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ops.cli "$@"\n')
+    verge.chmod(0o755)
+    path = os.pathsep.join([str(verge.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PATH": path, "PYTHONPATH": python_path}

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -26,7 +25,7 @@ from tests.ops.documents import (
     resolved,
     shell_commands,
 )
-from tests.ops.stage import PROBLEM, demo_run
+from tests.ops.stage import PROBLEM, demo_run, with_verge
 
 TUTORIAL = ROOT / "ops" / "TUTORIAL.md"
 LANGUAGES = {"sh", "text", "python", "toml", "json"}
@@ -64,9 +63,9 @@ ONLY_READ = {
     "verge gating atlas atlas.html": "tests/ops/test_gating_cli.py draws it",
     "verge lab filtered --figure filtered.png": "tests/ops/test_lab_filtered.py runs it",
     "docker build -f ops/images/Dockerfile --build-arg PIP_EXTRA_INDEX_URL=… -t verge:cpu .": "needs a Docker daemon",
-    "docker compose -f ops/compose/compose.yaml up --scale actor=2": "needs a Docker daemon; test_deploy reads it",
-    "kubectl apply -k ops/kubernetes/overlays/cpu-demo": "needs a cluster; test_deploy renders and checks it",
-    "sh ops/compose/secrets.sh": "would write into the repository; test_deploy runs a copy",
+    "docker compose -f ops/compose/compose.yaml up --scale actor=2": "needs a Docker daemon; test_compose reads it",
+    "kubectl apply -k ops/kubernetes/overlays/cpu-demo": "needs a cluster; test_kubernetes renders and checks it",
+    "sh ops/compose/secrets.sh": "would write into the repository; test_compose runs a copy",
     ". /path/to/verge/.venv/bin/activate": "the reader's own path",
 }
 """Why a test cannot run them as they stand; their words and files are checked."""
@@ -181,13 +180,7 @@ def test_the_python_of_the_readme_answers(
 def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, tiny_model: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny-countdown").symlink_to(tiny_model)
-    (tmp_path / "bin").mkdir()
-    verge = tmp_path / "bin" / "verge"
-    verge.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ops.cli "$@"\n')
-    verge.chmod(0o755)
-    path = os.pathsep.join([str(verge.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": python_path}
+    environment = with_verge(tmp_path)
     said: dict[str, str] = {}
     for block in blocks(TUTORIAL):
         if block.file:

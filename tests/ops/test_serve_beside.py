@@ -1,5 +1,6 @@
 """The page beside a run: off when it is off, and given up aloud when a person must act, without the run."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -9,7 +10,9 @@ import pytest
 
 from ops.config import fingerprint, parse_config
 from ops.serve.beside import PageBeside
-from tests.ops.serving import ROOT, make_run
+from store.client import Store
+from store.server import EmbeddedServer
+from tests.ops.serving import META, ROOT, make_run
 
 SETTINGS = {"name": "served", "model": {"path": "x"}, "problems": {"source": "p"}}
 
@@ -41,6 +44,30 @@ def test_a_page_that_cannot_start_is_given_up_once_with_the_reason(tmp_path: Pat
         f"the run goes on without it (log: {folder / 'logs' / 'serve.log'})"
     ]
     page.stop()
+
+
+def test_a_page_of_a_fleet_waits_for_the_run_that_a_learner_opens(tmp_path: Path) -> None:
+    async def open_run(url: str, password: str | None) -> None:
+        store = await Store.connect(url, "served", password)
+        try:
+            await store.open_run(META)
+        finally:
+            await store.close()
+
+    with EmbeddedServer(tmp_path / "elsewhere") as server:
+        fleet = {"url": server.url, "password_file": server.info.password_file}
+        folder = make_run(tmp_path / "run", tmp_path, store=fleet)
+        command = [sys.executable, "-m", "ops.cli", "serve", str(folder)]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stderr is not None
+            said = "serve: the store has no run 'served' yet; waiting for the learner that opens it\n"
+            assert process.stderr.readline() == said
+            asyncio.run(open_run(server.url, server.password))
+            assert process.stderr.readline().startswith("serve: run served at http://127.0.0.1:")
+        finally:
+            process.terminate()
+            process.communicate()
 
 
 @pytest.mark.parametrize("enabled", [True, False])
