@@ -9,11 +9,14 @@ from ops.labs.cells import Cell, Study
 from ops.labs.claims import at, dial_of
 from ops.labs.measures import KS
 from ops.labs.names import full_name, method_name
+from ops.labs.plans import ABLATIONS
+from ops.labs.settings import RunSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OURS, OTHER, BASE_COLOUR = "#c8641e", "#2f6fb3", "#333333"
+_ABLATED = [RunSettings(**ablation).model_dump(include={"method", "params"}) for ablation in ABLATIONS]
 LAGS = ("fresh", "lag 4", "lag 16")
 
 
@@ -21,7 +24,8 @@ def draw(study: Study, long: Study, folder: Path) -> list[tuple[str, str]]:
     """Draw into `folder` what there are cells for; returns (file name, caption) of each."""
     made: list[tuple[Any, tuple[Any, ...], str, str]] = []
     if fresh := [cell for cell in study.cells.values() if cell.kind.lag == 0]:
-        made.append((_frontier, (study, fresh), "frontier", "pass@1 against pass@256 for every method and every k"))
+        whole = [cell for cell in fresh if cell.kind.model_dump(include={"method", "params"}) not in _ABLATED]
+        made.append((_frontier, (study, whole), "frontier", "pass@1 against pass@256 for every method and every k"))
         made.append((_gains, (study, fresh), "gains", "pass@k less the base's, by k"))
     if any(cell.kind.lag for cell in study.cells.values()):
         made.append((_stale, (study,), "staleness", "what is left of the base's pass@16, by the age of the rollouts"))
@@ -56,10 +60,12 @@ def _frontier(figure: Any, study: Study, cells: list[Cell]) -> None:
         axis.annotate(f"base {base.settings.base}", (base.at(1), base.at(256)), (6, 4), textcoords="offset points")
     dial = [cell for _, cell in dial_of(study)]
     axis.plot([cell.mean(at(1)) for cell in dial], [cell.mean(at(256)) for cell in dial], "-", color=OURS, lw=1)
+    named = []
     for cell in cells:
         x, y = cell.mean(at(1)), cell.mean(at(256))
         axis.errorbar(x, y, cell.spread(at(256)), cell.spread(at(1)), "o", color=_colour(cell), ms=5, lw=0.8)
-        axis.annotate(f"{method_name(cell.kind)} ({cell.n})", (x, y), (5, 4), textcoords="offset points", fontsize=8)
+        named.append((x, y, f"{method_name(cell.kind)} ({cell.n})"))
+    _label_points(axis, named)
     axis.set(xlabel="pass@1, held-out", ylabel="pass@256, held-out", title="The frontier (number of runs in brackets)")
 
 
@@ -79,6 +85,22 @@ def _gains(figure: Any, study: Study, cells: list[Cell]) -> None:
         axis.set(xlabel="k", xlim=(0.9, 3000), title=title)
         axis.set_xticks(KS, [str(k) for k in KS])
     axes[0].set_ylabel("pass@k − the base's")
+
+
+def _label_points(axis: "Axes", points: list[tuple[float, float, str]]) -> None:
+    """Names beside points (x, y, name): above, below, or further away where one would lie on another."""
+    taken: list[tuple[float, float, float]] = []  # left, right and height of what is written, in points
+    for x, y, text in points:
+        left, height = axis.transData.transform((x, y)) * 72 / axis.figure.dpi
+        right = left + 4.6 * len(text)
+        away = next(
+            offset
+            for offset in (4, -11, 14, -21, 24, -31, 34)
+            if offset == 34
+            or all(right < begin or left > end or abs(height + offset - there) > 9 for begin, end, there in taken)
+        )
+        taken.append((left, right, height + away))
+        axis.annotate(text, (x, y), (5, away), textcoords="offset points", fontsize=8)
 
 
 def _label_ends(axis: "Axes", x: float, ends: list[tuple[float, str, str]]) -> None:
