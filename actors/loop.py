@@ -12,7 +12,7 @@ from typing import Any
 from actors.config import ActorConfig, EvaluationConfig, SamplingConfig, VerifierConfig
 from actors.generates import Generates
 from actors.judging import Judge
-from actors.log import SAY_WHY_EVERY_S, say
+from actors.log import SAY_WHY_EVERY_S, over, say
 from actors.prompts import EncodedProblems
 from actors.rounds import Rounds, share
 from actors.verifiers import Verifiers
@@ -295,5 +295,5 @@ class Actor:
             if phase == "done" and self._rounds.version is not None:
                 self._behind = True  # nobody trains any more: the round is all that there is to do
             elif phase in ("done", "failed"):
-                say(f"the run is {phase}{': ' + reason if reason else ''}")
+                say(over(phase, reason))
                 self._draining.set()

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from actors.engine import Engine
-from actors.log import SAY_WHY_EVERY_S, say
+from actors.log import SAY_WHY_EVERY_S, over, say
 from actors.loop import Actor, ActorSettings, Observe
 from actors.settings import engine_settings
 from actors.weights import Snapshots, Whole, scratch_folder
@@ -51,10 +51,9 @@ async def weights_to_serve(store: Store, snapshots: Snapshots) -> Whole:
                 said = time.monotonic()
                 say(f"waiting for {said - began:.0f} s for the learner to announce its first weights")
             continue
-        over = f"the run is {phase}{': ' + reason if reason else ''}"
-        if over != told:
-            say(f"{over}; waiting for a learner that continues it")
-            told = over
+        if (ended := over(phase, reason)) != told:
+            say(f"{ended}; waiting for a learner that continues it")
+            told = ended
         await asyncio.sleep(1)
 
 

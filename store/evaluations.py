@@ -9,6 +9,7 @@ import msgpack
 
 from store.keys import Keys
 from store.link import Argument, Link
+from store.problems import listed
 
 ROUNDS_LOG = 1000
 """Finished rounds that are kept, the newest."""
@@ -126,9 +127,8 @@ class Evaluations:
         if not entries:
             return []
         # The columns of a round are in the order of the held-out problems, to which others are only ever appended.
-        ids = await self._link.call(lambda redis: redis.lrange(self._keys.held_out, 0, -1))
-        names = [problem_id.decode() for problem_id in ids]
-        return [_round(values, names) for _, values in entries]
+        ids = await listed(self._link, self._keys.held_out)
+        return [_round(values, ids) for _, values in entries]
 
 
 def _round(values: Sequence[bytes], ids: Sequence[str]) -> Round:

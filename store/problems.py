@@ -74,14 +74,11 @@ class Problems:
 
     async def held_out_ids(self) -> list[str]:
         """The ids of the problems to measure with, in the order in which they were added."""
-        found = await self._link.call(lambda redis: redis.lrange(self._keys.held_out, 0, -1))
-        return [problem_id.decode() for problem_id in found]
+        return await listed(self._link, self._keys.held_out)
 
     async def problem_ids(self, start: int = 0, count: int | None = None) -> list[str]:
         """The ids of the problems from number `start` on, at most `count`, in the order in which they were added."""
-        end = -1 if count is None else start + count - 1
-        found = await self._link.call(lambda redis: redis.lrange(self._keys.problems, start, end))
-        return [problem_id.decode() for problem_id in found]
+        return await listed(self._link, self._keys.problems, start, -1 if count is None else start + count - 1)
 
     async def problem_table(
         self, start: int, fields: Sequence[str], after: str
@@ -108,6 +105,11 @@ class Problems:
     async def problem_rows(self, problem_ids: Sequence[str], fields: Sequence[str]) -> list[list[Any]]:
         """Fields of many problems as raw bytes (False: not there): one row per id."""
         return await rows(self._link, [self._keys.problem(problem_id) for problem_id in problem_ids], fields)
+
+
+async def listed(link: Link, key: str, first: int = 0, last: int = -1) -> list[str]:
+    """The ids in a list, from place `first` to `last`, which may count from its end."""
+    return [problem_id.decode() for problem_id in await link.call(lambda redis: redis.lrange(key, first, last))]
 
 
 async def rows(link: Link, keys: Sequence[str], fields: Sequence[str]) -> list[list[Any]]:

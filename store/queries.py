@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gating import bbg, posterior
 from store.client import Store
 from store.errors import VergeError
+from store.evaluations import Round
 from store.groups import stream_order
 from store.mirror import Mirror
 from store.scores import of_round
@@ -275,8 +276,12 @@ async def group_log(store: Store) -> list[GroupEntry]:
 
 async def evaluations(store: Store, k: Sequence[int]) -> list[dict[str, Any]]:
     """One dict per finished evaluation round, oldest first: its facts, and its pass@k, also against the first."""
-    rounds = await store.rounds()
-    return [json_ready(of_round(one, rounds[0], k)) for one in rounds]
+    return evaluation_rows(await store.rounds(), k)
+
+
+def evaluation_rows(rounds: Sequence[Round], k: Sequence[int], page: slice = slice(None)) -> list[dict[str, Any]]:
+    """`evaluations`, or a page of them, where the caller has all the rounds."""
+    return [json_ready(of_round(one, rounds[0], k)) for one in rounds[page]]
 
 
 async def changes(store: Store, after_version: int, to_version: int) -> dict[str, list[str]]:

@@ -93,12 +93,11 @@ def _label_points(axis: "Axes", points: list[tuple[float, float, str]]) -> None:
     for x, y, text in points:
         left, height = axis.transData.transform((x, y)) * 72 / axis.figure.dpi
         right = left + 4.6 * len(text)
-        away = next(
-            offset
-            for offset in (4, -11, 14, -21, 24, -31, 34)
-            if offset == 34
-            or all(right < begin or left > end or abs(height + offset - there) > 9 for begin, end, there in taken)
-        )
+
+        def free(offset: float, left: float = left, right: float = right, height: float = height) -> bool:
+            return all(right < begin or left > end or abs(height + offset - at) > 9 for begin, end, at in taken)
+
+        away = next(filter(free, (4, -11, 14, -21, 24, -31)), 34)
         taken.append((left, right, height + away))
         axis.annotate(text, (x, y), (5, away), textcoords="offset points", fontsize=8)
 

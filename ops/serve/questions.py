@@ -5,8 +5,7 @@ from typing import Any
 
 from ops.serve.watch import Moment, Watch
 from store.errors import VergeError
-from store.queries import Gate, chosen, json_ready, problem_history, records, what_if_columns
-from store.scores import of_round
+from store.queries import Gate, chosen, evaluation_rows, problem_history, records, what_if_columns
 
 
 class NotThere(VergeError):
@@ -32,9 +31,8 @@ def problem_page(
 
 def evaluation_page(moment: Moment, k: Sequence[int], offset: int, limit: int) -> dict[str, Any]:
     """`limit` of what `store.queries.evaluations` tells, from number `offset` on, and how many there are."""
-    rounds = moment.rounds
-    found = [json_ready(of_round(one, rounds[0], k)) for one in rounds[offset : offset + limit]]
-    return {"total": len(rounds), "offset": offset, "limit": limit, "evaluations": found}
+    found = evaluation_rows(moment.rounds, k, slice(offset, offset + limit))
+    return {"total": len(moment.rounds), "offset": offset, "limit": limit, "evaluations": found}
 
 
 async def history(watch: Watch, problem_id: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +12,18 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.config import ActorConfig, EvaluationConfig, ProblemsConfig, SamplingConfig, VerifierConfig
-from actors.loop import Actor, ActorSettings
+from actors.config import EvaluationConfig, ProblemsConfig
 from actors.problems import load_problems
 from actors.prompts import encode_prompts
 from actors.verifiers.registry import BUILT_IN, BuiltIn
-from actors.weights import Snapshots
 from store.audit import audit
 from store.client import Store
 from store.errors import VergeError
 from store.queries import Gate, summary
 from store.server import EmbeddedServer
 from store.wire import Manifest, Problem, RolloutGroup, Verdict
+from tests.end_to_end.acting import GROUP, LONGEST, META, Acting, acting
 from tests.end_to_end.live import LiveEngine
-
-GROUP = 8
-LONGEST = 8
-META = {"fingerprint": "test", "gamma": "0.97", "group_size": str(GROUP)}
 
 
 @pytest.fixture(scope="module")
@@ -37,57 +32,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
         yield running
 
 
-class Stage:
-    """A run with tickets, and an actor that rolls them out on a live engine."""
+async def leased(store: Store) -> bool:
+    return (await store.open_tickets())[1] > 0
 
-    def __init__(self, live: LiveEngine, server: EmbeddedServer, run: str, store: Store, grace_s: float) -> None:
-        self.store = store
-        self._where = (server.url, run, server.password)
-        settings = ActorSettings(
-            name="tested", run=run, store_url=server.url, store_password=server.password, lease_s=60.0, patience_s=10.0,
-            payload_ttl_s=3600, max_lag=1, model=live.model, seed=0, evaluation=EvaluationConfig(),
-            actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=grace_s),
-            sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
-        )  # fmt: skip
-        snapshots = Snapshots(store, live.model.parent / "scratch")  # of deltas, and none is published here
-        self.task = asyncio.create_task(Actor(settings, store, live.engine, live.tokenizer, snapshots).run())
 
-    async def until(self, holds: Callable[[], Any]) -> None:
-        """Wait for the store to say so; the actor must not fail meanwhile."""
-        async with asyncio.timeout(120):
-            while not await holds():
-                assert not self.task.done() or self.task.result() is None
-                await asyncio.sleep(0.01)
-
-    async def leased(self) -> bool:
-        return (await self.store.open_tickets())[1] > 0
-
-    async def taken_by_another(self) -> int:
-        """Tickets that an actor of its own connection is given at once."""
-        store = await Store.connect(*self._where)
-        try:
-            return len(await store.take("another", 500, block_ms=0))
-        finally:
-            await store.close()
+async def taken_by_another(where: tuple[str, str, str | None]) -> int:
+    """Tickets that an actor of its own connection is given at once."""
+    store = await Store.connect(*where)
+    try:
+        return len(await store.take("another", 500, block_ms=0))
+    finally:
+        await store.close()
 
 
 @asynccontextmanager
 async def staged(
     live: LiveEngine, server: EmbeddedServer, run: str, problems: list[Problem], tickets: int, grace_s: float = 60.0
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[Acting]:
+    """A run with tickets, and an actor that rolls them out."""
     store = await Store.connect(server.url, run, server.password)
     await store.open_run(META)
     await store.add_problems(problems)
     await store.issue([problems[number % len(problems)].id for number in range(tickets)], tickets)
-    stage = Stage(live, server, run, store, grace_s)
-    try:
+    how = {"grace_s": grace_s, "max_lag": 1, "lease_s": 60.0, "patience_s": 10.0, "within_s": 120.0}
+    async with acting(live, server, run, store, **how, evaluation=EvaluationConfig()) as stage:
         yield stage
-    finally:
-        stage.task.cancel()
-        await asyncio.gather(stage.task, return_exceptions=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(number)
-        await store.close()
 
 
 def countdown(count: int) -> list[Problem]:
@@ -111,7 +80,7 @@ def test_what_is_stored_is_what_was_sampled_and_judged_and_heartbeats_say_so(
                 rates.append(float(str(beat["tokens_per_s"])))
                 return beat.get("completions") == 12 * GROUP and (await stage.store.counters())["committed"] == 12
 
-            await stage.until(all_committed)
+            await stage.until(all_committed, "all is committed")
             found = await summary(stage.store, Gate())
             await stage.store.set_phase("done", "tested")
             await stage.task  # the actor ends by itself
@@ -148,11 +117,11 @@ def test_sigterm_finishes_what_is_held_or_gives_it_back_at_once(
 ) -> None:
     async def play() -> tuple[int, int, int, int]:
         async with staged(live, server, f"drained-{grace_s}", countdown(8), 60, grace_s) as stage:
-            await stage.until(stage.leased)
+            await stage.until(lambda: leased(stage.store), "it takes tickets")
             os.kill(os.getpid(), signal.SIGTERM)
             await stage.task
             left, held = await stage.store.open_tickets()
-            taken = await stage.taken_by_another()
+            taken = await taken_by_another(stage.where)
             found = await audit(stage.store)
             assert (found.duplicated, found.miscounted, found.unbalanced, found.unreadable) == ((), (), (), ())
             return found.groups, left, held, taken
@@ -175,7 +144,7 @@ def test_a_dead_engine_ends_its_actor_within_seconds_and_loses_no_ticket(
 
         async def play() -> float:
             async with staged(live, server, "dead", countdown(4), 400, grace_s=1.0) as stage:
-                await stage.until(stage.leased)
+                await stage.until(lambda: leased(stage.store), "it takes tickets")
                 for child in engine:
                     child.kill()
                 began = asyncio.get_running_loop().time()
@@ -183,7 +152,7 @@ def test_a_dead_engine_ends_its_actor_within_seconds_and_loses_no_ticket(
                     await stage.task
                 noticed_s = asyncio.get_running_loop().time() - began
                 left, _ = await stage.store.open_tickets()
-                assert await stage.taken_by_another() == left > 0
+                assert await taken_by_another(stage.where) == left > 0
                 return noticed_s
 
         noticed_s = live.run(play())
@@ -210,9 +179,9 @@ def test_an_actor_that_cannot_read_new_weights_serves_the_old_ones_until_they_ar
                 return (await stage.store.counters())["committed"] == 16
 
             await announce(old + 1)
-            await stage.until(wants_a_full_one)
+            await stage.until(wants_a_full_one, "it asks for a full one")
             await stage.store.issue([problem.id for problem in countdown(8)], 16)
-            await stage.until(all_committed)
+            await stage.until(all_committed, "all is committed")
             assert {entry.version_max for entry in await stage.store.entries("0-0")} == {old}
             await announce(old + 2)
             with pytest.raises(VergeError) as stopped:

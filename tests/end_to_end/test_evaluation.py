@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.config import ActorConfig, EvaluationConfig, ProblemsConfig, SamplingConfig, VerifierConfig
-from actors.loop import Actor, ActorSettings
+from actors.config import EvaluationConfig, ProblemsConfig
 from actors.problems import ProblemSet, load_problems
-from actors.weights import Snapshots
 from learner.config import (
     AdmissionConfig,
     AlarmsConfig,
@@ -33,11 +31,11 @@ from store.audit import audit
 from store.client import Store
 from store.server import EmbeddedServer
 from store.wire import Manifest
+from tests.end_to_end.acting import GROUP, META, Acting, acting
 from tests.end_to_end.live import LiveEngine
 
-GROUP, LONGEST, MAX_LAG = 8, 8, 4
+MAX_LAG = 4
 LEASE_S = 3.0
-META = {"fingerprint": "test", "gamma": "0.97", "group_size": str(GROUP)}
 
 
 @pytest.fixture(scope="module")
@@ -58,59 +56,34 @@ def countdown(train: int, held_out: int) -> ProblemSet:
     return load_problems(ProblemsConfig(train_count=train, held_out_count=held_out))
 
 
-class Stage:
-    """A run with a base model and problems, and an actor that evaluates."""
+async def beat(store: Store) -> dict[str, Any]:
+    return (await store.actors()).get("tested", {})
 
-    def __init__(self, live: LiveEngine, server: EmbeddedServer, run: str, store: Store, how: EvaluationConfig) -> None:
-        self.store = store
-        settings = ActorSettings(
-            name="tested", run=run, store_url=server.url, store_password=server.password, lease_s=LEASE_S,
-            patience_s=20.0, payload_ttl_s=3600, max_lag=MAX_LAG, model=live.model, seed=0, evaluation=how,
-            actor=ActorConfig(context_tokens=32, max_sequences=64, drain_grace_s=60),
-            sampling=SamplingConfig(group_size=GROUP, max_completion_tokens=LONGEST), verifier=VerifierConfig(),
-        )  # fmt: skip
-        snapshots = Snapshots(store, live.model.parent / "scratch")  # of deltas, and none is published here
-        self.task = asyncio.create_task(Actor(settings, store, live.engine, live.tokenizer, snapshots).run())
 
-    async def until(self, holds: Callable[[], Awaitable[Any]], what: str) -> None:
-        """Wait for the store to say so; the actor must not fail meanwhile."""
-        async with asyncio.timeout(240):
-            while not await holds():
-                assert not self.task.done() or self.task.result() is None, what
-                await asyncio.sleep(0.01)
+async def beats(stage: Acting, count: int) -> None:
+    """Wait for so many further heartbeats."""
+    for _ in range(count):
+        last = (await beat(stage.store)).get("up_s")
 
-    async def beat(self) -> dict[str, Any]:
-        return (await self.store.actors()).get("tested", {})
+        async def another(last: float | None = last) -> bool:
+            return (await beat(stage.store)).get("up_s") != last
 
-    async def beats(self, count: int) -> None:
-        """Wait for so many further heartbeats."""
-        for _ in range(count):
-            last = (await self.beat()).get("up_s")
-
-            async def another(last: float | None = last) -> bool:
-                return (await self.beat()).get("up_s") != last
-
-            await self.until(another, "it goes on")
+        await stage.until(another, "it goes on")
 
 
 @asynccontextmanager
 async def staged(
-    live: LiveEngine, server: EmbeddedServer, run: str, problems: ProblemSet, how: EvaluationConfig
-) -> AsyncIterator[Stage]:
+    live: LiveEngine, server: EmbeddedServer, run: str, problems: ProblemSet, evaluation: EvaluationConfig
+) -> AsyncIterator[Acting]:
+    """A run with a base model and problems, and an actor that evaluates."""
     store = await Store.connect(server.url, run, server.password, lease_s=LEASE_S)
     await store.open_run(META)
     await store.add_problems(problems.train)
     await store.add_held_out(problems.held_out)
     await store.announce(manifest_of(0, live.model, 0))
-    stage = Stage(live, server, run, store, how)
-    try:
+    how = {"grace_s": 60.0, "max_lag": MAX_LAG, "lease_s": LEASE_S, "patience_s": 20.0, "within_s": 240.0}
+    async with acting(live, server, run, store, **how, evaluation=evaluation) as stage:
         yield stage
-    finally:
-        stage.task.cancel()
-        await asyncio.gather(stage.task, return_exceptions=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(number)
-        await store.close()
 
 
 def learner_settings(live: LiveEngine, server: EmbeddedServer, run: str, folder: Path) -> LearnerSettings:
@@ -177,7 +150,7 @@ def test_a_round_is_renewed_while_it_lasts_and_given_back_at_sigterm(base: LiveE
 
             await stage.until(renewed, "its lease is made longer again")
             assert await stage.store.claim_round(0, 1) is None
-            assert (await stage.beat())["evaluating"] == 0
+            assert (await beat(stage.store))["evaluating"] == 0
             # Training has its half of the engine meanwhile.
             await stage.store.issue([problem.id for problem in countdown(8, 0).train] * 8, 64)
 
@@ -218,19 +191,19 @@ def test_an_actor_that_lost_its_round_drops_it_and_catches_up_with_the_weights(
         async with staged(base, server, "lost", countdown(8, 64), how) as stage:
 
             async def evaluating() -> bool:
-                return (await stage.beat()).get("evaluating") == 0
+                return (await beat(stage.store)).get("evaluating") == 0
 
             async def caught_up() -> bool:
-                return (await stage.beat()).get("version") == 2
+                return (await beat(stage.store)).get("version") == 2
 
             await stage.until(evaluating, "it has a round")
             for version in (1, 2):
                 await stage.store.announce(manifest_of(version, base.model, version))
-            await stage.beats(2)
+            await beats(stage, 2)
             await stage.store.issue([problem.id for problem in countdown(8, 0).train], 8)
-            await stage.beats(2)
+            await beats(stage, 2)
             assert await stage.store.open_tickets() == (8, 0), "with newer weights announced, it takes none"
-            assert (await stage.beat())["version"] == 0
+            assert (await beat(stage.store))["version"] == 0
             await stage.store.link.redis.set(stage.store.keys.evaluating, "another's")
             await stage.until(caught_up, "it loads what it has missed")
 
@@ -239,7 +212,7 @@ def test_an_actor_that_lost_its_round_drops_it_and_catches_up_with_the_weights(
 
             await stage.until(committed, "it takes tickets again")
             assert {entry.version_min for entry in await stage.store.entries()} == {2}
-            assert "evaluating" not in await stage.beat()
+            assert "evaluating" not in await beat(stage.store)
             assert await stage.store.rounds() == []
 
     base.run(play())
